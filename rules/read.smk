@@ -24,7 +24,7 @@ rule read:
         **problem_of(MAIN),
         model=lambda w: settings.models[w.model].model_dump(mode="json", exclude={"hyper_operators"}),
         widths=lambda w: list(settings.workload(w.model).tensor),
-        readings=settings.reading_changes,
+        readings=lambda w: settings.reading_changes(w.model),
         named=lambda w: settings.read_architectures(w.model, FAMILIES),
         tolerance=study["screen"]["tolerance"],
         area_limit=settings.area_limit(MAIN),

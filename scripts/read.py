@@ -6,7 +6,7 @@ from phaze import tables
 from phaze.base.job import run_script
 from phaze.cost.space import area_limit_um2
 from phaze.search.cosearch import Problem
-from phaze.search.readings import Changes, change_problem, read_model
+from phaze.search.readings import Changes, change_model, change_problem, read_model
 from phaze.search.winners import Outcome, choose_winner
 from phaze.spec.models import parse_model
 
@@ -29,10 +29,13 @@ def main(
     chips = architectures[architectures["named"] & architectures["architecture"].isin(named)]
     if files["placements"]:
         chips = pd.concat([chips, winners(files, architectures, problem, area_limit, tolerance)])
+    spec = parse_model(model | {"name": wildcards["model"]}, wildcards["model"])
     plans = read_model(
-        parse_model(model | {"name": wildcards["model"]}, wildcards["model"]),
         widths,
-        {name: change_problem(problem, changes) for name, changes in readings.items()},
+        {
+            name: (change_model(spec, changes), change_problem(problem, changes))
+            for name, changes in readings.items()
+        },
         chips,
     )
     tables.Readings.save(plans, out)

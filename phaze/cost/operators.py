@@ -68,7 +68,11 @@ def estimate_operators(
         designs = designs_of(architectures, "vector" if core == "network" else core, paired=paired)
         if len(works) and len(designs):
             cycles = figures["forward", "add"]
-            loads = loads_of(works, designs, hardware, layout_of(parts), cycles, preload=settings.preload)
+            loads = loads_of(
+                *(works, designs, hardware, layout_of(parts), cycles),
+                preload=settings.preload,
+                folded=settings.array_axes == "several-loops",
+            )
             frames.append(_frame(core, works.ids, designs, loads, hardware, technology.energy))
     if not frames:
         return Estimates.empty()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from phaze.search.cosearch import Problem, Subject, Terms, best_placement, look_up_architectures
-from phaze.spec.models import AnyModel
+from phaze.spec.models import AnyModel, parse_model
 from phaze.tables import Readings
 
 log = logging.getLogger(__name__)
@@ -18,32 +18,38 @@ Changes = Mapping[str, Mapping[str, object]]
 
 
 def change_problem(problem: Problem, changes: Changes) -> Problem:
-    """Copy of a problem with some settings changed."""
+    """Copy of a problem with some settings changed; changes of the model are ignored."""
     content = problem.model_dump(mode="json", exclude={"evaluations"})
-    changed = content | {part: content[part] | dict(change) for part, change in changes.items()}
-    return Problem.parse(changed | {"evaluations": problem.evaluations}, "readings")
+    changed = {part: content[part] | dict(change) for part, change in changes.items() if part != "model"}
+    return Problem.parse(content | changed | {"evaluations": problem.evaluations}, "readings")
+
+
+def change_model(model: AnyModel, changes: Changes) -> AnyModel:
+    """Copy of a model with the changed keys of section `model`."""
+    return parse_model(model.model_dump(mode="json") | dict(changes.get("model", {})), model.name)
 
 
 def read_model(
-    model: AnyModel,
     widths: Sequence[int],
-    readings: Mapping[str, Problem],
+    readings: Mapping[str, tuple[AnyModel, Problem]],
     architectures: pd.DataFrame,
 ) -> pd.DataFrame:
     """Table `readings` of a model for some TMP widths; identical interpretations are evaluated once.
 
-    `architectures` are rows of that table. Cached evaluations are reused for each layout, so another
-    microbatch, reading or architecture evaluates nothing else again.
+    `readings` are the model and the problem of every interpretation, `architectures` rows of that table.
+    Cached evaluations are reused for each layout, so another microbatch, reading or architecture evaluates
+    nothing else again.
     """
-    problems: list[tuple[Problem, pd.DataFrame]] = []
+    evaluated: list[tuple[tuple[AnyModel, Problem], pd.DataFrame]] = []
     readings_placed = []
-    for reading, problem in readings.items():
-        plans = next((plans for other, plans in problems if other == problem), None)
+    for reading, case in readings.items():
+        plans = next((plans for other, plans in evaluated if other == case), None)
         if plans is None:
             log.info("reading %s", reading)
+            model, problem = case
             subject = problem.extract_subject(model, widths)
             plans = read_plans(reading, subject, architectures, problem)
-            problems.append((problem, plans))
+            evaluated.append((case, plans))
         readings_placed.append(plans.assign(reading=reading))
     return Readings.check(pd.concat([Readings.empty(), *readings_placed], ignore_index=True))
 

@@ -17,7 +17,7 @@ from phaze.spec.architecture import Architecture, Technology, load_technology
 from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.map_study import Maps
 from phaze.spec.model import Model
-from phaze.spec.models import AnyModel, load_model_named, load_transformer
+from phaze.spec.models import AnyModel, load_model_named, load_transformer, parse_model
 from phaze.spec.settings import VARIED
 from phaze.spec.study import OWN_READING, ScenarioChoice, Study, WorkloadChoice
 from phaze.spec.system import Scenario
@@ -104,10 +104,12 @@ class Settings:
             "technology": lambda *_: self.technology.model_dump(mode="json"),
         }
 
-    @cached_property
-    def reading_changes(self) -> dict[str, dict[str, dict[str, object]]]:
-        """Settings of a `Problem` that differ under an interpretation: by interpretation, section and key."""
-        readings = {reading: self._readable(reading) for reading in self.study.shown_readings}
+    def reading_changes(self, model: str) -> dict[str, dict[str, dict[str, object]]]:
+        """Settings of a model's `Problem` that differ under an interpretation, by interpretation and section.
+
+        Section `model` has the changed keys of the model spec.
+        """
+        readings = {reading: self._readable(reading, model) for reading in self.study.shown_readings}
         base = readings.get(OWN_READING, {})
         return {
             reading: {
@@ -118,10 +120,20 @@ class Settings:
             for reading, sections in readings.items()
         }
 
-    def _readable(self, reading: str) -> dict[str, dict[str, object]]:
+    def _readable(self, reading: str, model: str) -> dict[str, dict[str, object]]:
         """Sections that interpretations may change, with the settings of one interpretation applied."""
-        study = self.study.under(reading).model_dump(mode="json", include={"training", "extract", "estimate"})
-        return {"scenario": self.reading_scenarios[reading].model_dump(mode="json"), **study}
+        included = {"training", "extract", "estimate"}
+        study = self.study.under(reading, model).model_dump(mode="json", include=included)
+        spec = self.reading_model(reading, model).model_dump(mode="json")
+        return {"scenario": self.reading_scenarios[reading].model_dump(mode="json"), "model": spec, **study}
+
+    def reading_model(self, reading: str, model: str) -> AnyModel:
+        """Model spec of a workload under an interpretation; PhazeError if its changes are invalid."""
+        changed = self.study.shown_readings[reading].workloads.get(model)
+        if changed is None or not changed.model:
+            return self.models[model]
+        spec = self.models[model].model_dump(mode="json") | changed.model
+        return parse_model(spec, f"readings.{reading}.workloads.{model}.model")
 
     def read_architectures(self, model: str, families: Mapping[str, Mapping[str, str]]) -> list[str]:
         """Names of the architectures to place under interpretations, without designs for other models."""
@@ -261,6 +273,9 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         ),
     )
     _check_area_limits(settings, source)
+    for reading, choice in study.readings.items():
+        for name in choice.workloads.keys() & settings.models.keys():
+            settings.reading_model(reading, name)
     return settings
 
 

@@ -77,8 +77,13 @@ class ExtractSettings(Noun):
     paper."""
     bytes_per_element: Literal[1, 2, 4] = 2
     """Bytes per element of activations and weights."""
-    head: Flag = True
-    """Train transformers with logits and loss; false: as base models that end with their norm and pooler."""
+    head: Flag | Literal["in-layers"] = True
+    """Train transformers with logits and loss; false: as base models that end with their norm and pooler.
+    `in-layers`: every block also has the operators after the last block, with the embedding's matrix, as in a
+    trace of one layer whose end belongs to that layer and is repeated with it."""
+    whole_microbatch: Flag = True
+    """Products with weights run on all samples of a microbatch; false: on one sample, as in a program that
+    drops the batch dimension of linear layers."""
     weight_gradients: Flag = True
     """Include weight gradients in the backward pass; false: input gradients only."""
     activation_factor: Positive = 1.0
@@ -97,6 +102,9 @@ class EstimateSettings(Noun):
     words_per_cycle: Positive | None = None
     """Global buffer bandwidth of all architectures in elements per cycle; default: each architecture's
     own."""
+    array_axes: Literal["one-loop", "several-loops"] = "one-loop"
+    """Loops of a product that an axis of an array takes: one, or several. With several, an array of x by y
+    also works as any array of as many units whose sides are x and y times powers of two."""
     vector_traffic: Flag = True
     """Include the HBM traffic of vector operations; false: their arithmetic only."""
     all_reduce_factor: Positive | None = None

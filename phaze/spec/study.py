@@ -34,6 +34,15 @@ OWN_READING = "study"
 """Name of the study's own settings, listed together with its interpretations."""
 
 
+class WorkloadReading(Noun):
+    """Changes of an interpretation that concern one workload."""
+
+    model: Changes = Field(default_factory=dict)
+    """Changed keys of the model spec."""
+    extract: Changes = Field(default_factory=dict)
+    """Changed keys of `extract`, in addition to those of the interpretation."""
+
+
 class Reading(Noun):
     """Interpretation of a paper: alternative settings with which models are placed on named architectures."""
 
@@ -49,6 +58,8 @@ class Reading(Noun):
     """Changed keys of `extract`."""
     estimate: Changes = Field(default_factory=dict)
     """Changed keys of `estimate`."""
+    workloads: dict[Name, WorkloadReading] = Field(default_factory=dict)
+    """Changes for single workloads, by workload."""
 
 
 class WorkloadChoice(Noun):
@@ -185,6 +196,9 @@ class Study(Noun):
         for name, reading in self.readings.items():
             # A reading may change microbatches or the batch, which belong to different sections.
             self.under(name)._check_batches(f"readings.{name}: ")
+            refuse_unknown(f"readings.{name}.workloads", reading.workloads, self.workloads, "workloads")
+            for workload in reading.workloads:
+                self.under(name, workload)
             baseline = filter(None, [reading.baseline])
             named = self.architectures.named
             refuse_unknown(f"readings.{name}.baseline", baseline, named, "architectures.named")
@@ -211,8 +225,11 @@ class Study(Noun):
         study_reading = {OWN_READING: Reading(note="the settings of the study")}
         return study_reading | self.readings if self.readings else {}
 
-    def under(self, reading: str) -> Study:
-        """Study in its first scenario, with an interpretation's settings; ValueError if they are invalid."""
+    def under(self, reading: str, workload: str = "") -> Study:
+        """Study in its first scenario, with an interpretation's settings; ValueError if they are invalid.
+
+        They include the changes for `workload`, if one is given.
+        """
         if reading == OWN_READING:
             return self
         chosen = self.readings[reading]
@@ -222,6 +239,9 @@ class Study(Noun):
             name: _with_changes(part, getattr(chosen, name), f"readings.{reading}.{name}")
             for name, part in parts.items()
         }
+        if workload in chosen.workloads:
+            where = f"readings.{reading}.workloads.{workload}.extract"
+            changed["extract"] = _with_changes(changed["extract"], chosen.workloads[workload].extract, where)
         scenario = _with_changes(self.scenarios[main], chosen.scenario, f"readings.{reading}.scenario")
         return self.model_copy(update={**changed, "scenarios": {main: scenario}, "readings": {}})
 

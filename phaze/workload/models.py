@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
@@ -33,7 +33,13 @@ def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: E
 
     Raises PhazeError if tp does not divide the heads, or the model has no positions for the sequence.
     """
-    graph = build_graph(_trained(model, head=settings.head), sequence, layout, settings.bytes_per_element)
+    graph = build_graph(
+        _trained(model, head=settings.head is not False), sequence, layout, settings.bytes_per_element
+    )
+    if settings.head == "in-layers":
+        graph = graph.with_head_in_layers()
+    if not settings.whole_microbatch:
+        graph = graph.with_products_of_a_sample(layout.microbatch)
     return lower(graph, model.name, layout, settings)
 
 
@@ -51,14 +57,16 @@ def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload
     return lower(build_graph(model, sequence, layout, width), model.name, layout, settings, products=False)
 
 
-def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
+def extract_graph(model: AnyModel, *, head: bool | Literal["in-layers"] = True) -> pd.DataFrame:
     """Table `graphs` of a chain model: its layer runs; the only table that depends on the number of blocks.
 
-    Without `head` it is the graph of the base model. Raises PhazeError if the layers do not form
-    a chain.
+    `head` is as in `ExtractSettings`: without it, it is the graph of the base model. Raises PhazeError if the
+    layers do not form a chain.
     """
     model.check_chain("extract")
-    return graph_table(model.name, build_graph(_trained(model, head=head), 1, Layout(), 1).runs)
+    graph = build_graph(_trained(model, head=head is not False), 1, Layout(), 1)
+    runs = graph.with_head_in_layers().runs if head == "in-layers" else graph.runs
+    return graph_table(model.name, runs)
 
 
 def _trained(model: AnyModel, *, head: bool) -> AnyModel:

@@ -295,6 +295,45 @@ class ModelGraph:
     """Distinct layers; a layer that reads several runs starts with a `split` of its input."""
     runs: tuple[LayerRun, ...]
 
+    def with_head_in_layers(self) -> ModelGraph:
+        """Model whose every layer between the embedding and the head ends with a copy of the head.
+
+        All copies read the same embedding matrix, so none of them has parameters of its own.
+        """
+        tail = next((layer for layer in self.layers if layer.name == "head"), None)
+        if tail is None:
+            return self
+        head = replace(
+            tail,
+            primitives=tuple(replace(p, parameters=0) if p.kind == "matmul" else p for p in tail.primitives),
+        )
+
+        def with_head(layer: LayerGraph) -> LayerGraph:
+            count = len(layer.primitives)
+            copies = _moved(head, "head", count, [count - 1])
+            return replace(layer, primitives=(*layer.primitives, *copies))
+
+        layers = tuple(
+            layer if layer.name == "embedding" else with_head(layer)
+            for layer in self.layers
+            if layer.name != "head"
+        )
+        return ModelGraph(layers, tuple(run for run in self.runs if run.layer != "head"))
+
+    def with_products_of_a_sample(self, microbatch: int) -> ModelGraph:
+        """Model whose products with weights run on one sample of a microbatch; other operators on all."""
+
+        def on_sample(primitive: Primitive) -> Primitive:
+            gemm = primitive.gemm
+            if gemm is None or not primitive.parameters or gemm.m % microbatch:
+                return primitive
+            return replace(primitive, gemm=replace(gemm, m=gemm.m // microbatch))
+
+        layers = tuple(
+            replace(layer, primitives=tuple(map(on_sample, layer.primitives))) for layer in self.layers
+        )
+        return replace(self, layers=layers)
+
     def unroll(self) -> LayerGraph:
         """Unroll the model into one layer with all operators, whose names are prefixed by their layers.
 

@@ -91,6 +91,35 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool
     return MappedShapes(*np.ascontiguousarray(costs.swapaxes(0, 1)))
 
 
+def map_folded(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool) -> MappedShapes:
+    """Find the fastest mapping as `map_shapes` does, on arrays whose axes take several loops of a product.
+
+    An array of x by y units then also works as any array of as many units whose sides are x and y times
+    powers of two: 4096 by 4 takes 128 by 128 of a product, with 32 groups of columns side by side. This is
+    how Sunstone unrolls products (Olyaiy et al., ISPASS 2023). Ties keep the array's own sides.
+    """
+    best = map_shapes(shapes, extra_words, cores, preload=preload)
+    for shift in range(1, int(max(*cores.rows, *cores.columns)).bit_length()):
+        for wide, narrow in ((cores.rows, cores.columns), (cores.columns, cores.rows)):
+            divides = np.flatnonzero(wide % (1 << shift) == 0)
+            if not len(divides):
+                continue
+            sides = (wide[divides] >> shift, narrow[divides] << shift)
+            rows, columns = sides if wide is cores.rows else sides[::-1]
+            sided = Cores(
+                rows,
+                columns,
+                cores.l2_words[divides],
+                cores.words_per_cycle[divides],
+                cores.number[divides],
+            )
+            mapped = map_shapes(shapes, extra_words, sided, preload=preload)
+            faster = mapped.cycles < best.cycles[:, divides]
+            for field, other in zip(best, mapped, strict=True):
+                field[:, divides] = np.where(faster, other, field[:, divides])
+    return best
+
+
 def _groups(cores: Cores, *, preload: bool) -> tuple[CoreGroups, SplitSpace]:
     """Group identical cores, and list the splits that their core counts allow."""
     # Cores that differ only in their number share all tilings, so they are searched together.
@@ -169,12 +198,13 @@ def loads_of(
     cycles_per_addition: float,
     *,
     preload: bool,
+    folded: bool = False,
 ) -> tuple[Load, Load]:
     """Loads of units of work on one core and on all cores; collectives always reduce on all cores.
 
-    If `preload`, arrays load the next stationary operand ahead.
+    If `preload`, arrays load the next stationary operand ahead. If `folded`, their axes take several loops.
     """
-    on_one, on_all = _map(works, designs, hardware, preload=preload)
+    on_one, on_all = _map(works, designs, hardware, preload=preload, folded=folded)
     hbm = _hbm_bytes(works, designs, hardware)
     adds = additions(works, layout)  # of a collective, on all vector cores (paper, Appendix C.2, Table 3)
     adding = works.total(
@@ -206,7 +236,7 @@ def loads_of(
 
 
 def _map(
-    works: Works, designs: Designs, hardware: Hardware, *, preload: bool
+    works: Works, designs: Designs, hardware: Hardware, *, preload: bool, folded: bool
 ) -> tuple[MappedShapes, MappedShapes]:
     """Map the matrix multiplications of each unit of work to one core and to all cores; totals are (W, D).
 
@@ -218,7 +248,8 @@ def _map(
     extra = share[works.of_part[matmuls]] / hardware.bytes_per_element
     shapes, of_shape = np.unique(np.column_stack([works.shapes[matmuls], extra]), axis=0, return_inverse=True)
     cores, of_cores = distinct_cores(designs, hardware.bytes_per_element)
-    mapped = map_shapes(shapes[:, :4].astype(np.int64), shapes[:, 4], cores, preload=preload)
+    map_all = map_folded if folded else map_shapes
+    mapped = map_all(shapes[:, :4].astype(np.int64), shapes[:, 4], cores, preload=preload)
     totals = [works.total(field[of_shape.ravel()], matmuls) for field in mapped]
 
     def gathered(place: Ints) -> MappedShapes:

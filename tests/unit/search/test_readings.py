@@ -65,8 +65,8 @@ def test_only_what_no_other_reading_has_evaluated_is_evaluated(tmp_path: Path) -
         folders = {"solutions": tmp_path / "solutions", "evaluations": Store(tmp_path / "evaluations")}
         cached = own.model_copy(update=folders)
         problem = change_problem(cached, {"training": {"microbatches": list(microbatches)}})
-        problems = {name: change_problem(problem, changes) for name, changes in readings.items()}
-        return read_model(MODEL, (1, 2), problems, chips()), set(tmp_path.rglob("*.json"))
+        problems = {name: (MODEL, change_problem(problem, changes)) for name, changes in readings.items()}
+        return read_model((1, 2), problems, chips()), set(tmp_path.rglob("*.json"))
 
     first, evaluated = read(readings, 1)
     widths = 2

@@ -32,17 +32,26 @@ def settings(readings: object, **changes: object) -> Settings:
 
 def test_a_study_without_readings_changes_nothing() -> None:
     """There is no own reading to compare with."""
-    assert settings({}).reading_changes == {}
+    assert settings({}).reading_changes("gpt2-xl") == {}
 
 
 def test_a_reading_changes_what_it_names_and_nothing_else() -> None:
-    changes = settings(READINGS).reading_changes
+    changes = settings(READINGS).reading_changes("gpt2-xl")
     assert changes["study"] == {}
     assert changes["fast"] == {key: fields for key, fields in READINGS["fast"].items() if key != "note"}
 
 
+def test_a_reading_may_change_single_workloads() -> None:
+    """The named workload has its own changes in addition to those of the reading; the others do not."""
+    named = {"megatron-gpt-8.3b": {"model": {"heads": 24}, "extract": {"head": "in-layers"}}}
+    study = settings({"traced": {"note": "x", "extract": {"activation_factor": 6}, "workloads": named}})
+    changed, other = (study.reading_changes(name)["traced"] for name in ("megatron-gpt-8.3b", "gpt2-xl"))
+    assert changed == {"model": {"heads": 24}, "extract": {"activation_factor": 6.0, "head": "in-layers"}}
+    assert other == {"extract": {"activation_factor": 6.0}}
+
+
 def test_a_reading_may_take_another_system_as_a_whole() -> None:
-    changes = settings(READINGS).reading_changes["h100"]["scenario"]
+    changes = settings(READINGS).reading_changes("gpt2-xl")["h100"]["scenario"]
     assert (changes["clock_hz"], changes["global_batch"]) == (1.83e9, 64)
 
 
@@ -61,7 +70,7 @@ def test_the_readings_of_the_default_study_change_one_assumption_each() -> None:
     loaded = load_settings(study)
     assert set(study["readings"]) >= {"paired-fusion", "no-preload", "first-stage-gradients", "paper-tpu-v4"}
     for name, reading in loaded.study.readings.items():
-        assert len(loaded.reading_changes[name]) + (reading.baseline is not None) == 1
+        assert len(loaded.reading_changes("gpt2-xl")[name]) + (reading.baseline is not None) == 1
 
 
 def test_what_was_found_for_another_workload_is_not_read() -> None:
@@ -81,7 +90,16 @@ def test_what_was_found_for_another_workload_is_not_read() -> None:
         ),
         ({"scenario": {"devices": 0}}, r"readings\.x\.scenario: devices: should be greater than 0, got 0"),
         ({"scenario": {"system": "moon"}}, "there is no system 'moon'; known are "),
-        ({"extract": {"head": "no"}}, r"readings\.x\.extract: head: should be a valid boolean, got 'no'"),
+        ({"workloads": {"gpt9": {}}}, r"readings\.x\.workloads: 'gpt9' is not among workloads bert-large, "),
+        (
+            {"workloads": {"gpt2-xl": {"extract": {"heads": 1}}}},
+            r"readings\.x\.workloads\.gpt2-xl\.extract: heads: is not a known key, got 1",
+        ),
+        (
+            {"workloads": {"gpt2-xl": {"model": {"layers": 0}}}},
+            r"readings\.x\.workloads\.gpt2-xl\.model: layers: should be greater than 0, got 0",
+        ),
+        ({"extract": {"head": "no"}}, r"readings\.x\.extract: head.*got 'no'"),
         ({"baseline": "moon"}, r"readings\.x\.baseline: 'moon' is not among architectures\.named"),
         ({"screen": {}}, r"readings\.x\.screen: is not a known key"),
         ({"training": {"microbatches": [3]}}, "3 does not divide scenarios.tpu-v4-pod.global_batch"),

@@ -112,6 +112,36 @@ def test_activations_may_be_counted_several_times() -> None:
     pd.testing.assert_frame_equal(once.tables["operators"], sixfold.tables["operators"])
 
 
+@pytest.mark.parametrize("tensor", [1, 4])
+def test_a_head_in_layers_is_repeated_with_every_block(tensor: int) -> None:
+    """The products of block and head are those of one layer, which has no parameters of the logits."""
+    apart = extract("megatron-gpt-2.5b", tensor)
+    joined = extract("megatron-gpt-2.5b", tensor, settings=ExtractSettings(head="in-layers"))
+    assert joined.counts == {"embedding": 1, "block": 54}
+    block, head, both = apart.layer("block"), apart.layer("head"), joined.layer("block")
+    logits = 2 * 1024 * 1920 * 51200 // tensor
+    assert head.forward.tensor_flops == logits
+    assert both.forward.tensor_flops == block.forward.tensor_flops + logits
+    assert both.backward.tensor_flops == block.backward.tensor_flops + 2 * logits
+    # The copies share the embedding's matrix.
+    assert both.parameters == block.parameters + 2 * 1920  # of the final norm
+    assert both.output_bytes == block.output_bytes
+    assert len(extract_graph(model_of("megatron-gpt-2.5b"), head="in-layers")) == len(joined.graph) == 2
+
+
+def test_a_program_may_drop_the_microbatch_of_linear_layers() -> None:
+    """Products with weights take one sample; attention and vector operations take all four."""
+    whole, dropped = (
+        extract("bert-large", 1, 4, ExtractSettings(whole_microbatch=whole)).layer("block").forward
+        for whole in (True, False)
+    )
+    tokens, width, sequence = 4 * 512, 1024, 512
+    attention = 2 * 2 * tokens * sequence * width
+    assert whole.tensor_flops == 2 * tokens * 12 * width**2 + attention
+    assert dropped.tensor_flops == 2 * tokens * 12 * width**2 // 4 + attention
+    assert dropped.vector_flops == whole.vector_flops
+
+
 def test_two_extractions_are_equal() -> None:
     """Ids and order depend on the work only."""
     one, two = extract("llama2-7b"), extract("llama2-7b")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.cost.mapper import loads
-from phaze.cost.mapper.loads import Cores, MappedShapes, map_shapes
+from phaze.cost.mapper.loads import Cores, MappedShapes, map_folded, map_shapes
 from tests.unit.cost.exhaustive import Problem, fastest
 from tests.unit.cost.reference import best_candidate, best_tiling, parts_of
 
@@ -225,6 +225,31 @@ def test_one_more_core_is_never_slower(p: Problem) -> None:
     shape, extra = np.array([[p.batch, p.m, p.k, p.n]]), np.array([p.extra])
     found = map_shapes(shape, extra, cores, preload=p.preload).cycles[0]
     assert (np.diff(found) <= 0).all()
+
+
+@settings(max_examples=20)
+@given(problems_of_any_size, st.integers(0, 4), st.integers(0, 4))
+def test_axes_with_several_loops_take_the_best_of_all_sides(p: Problem, rows: int, columns: int) -> None:
+    """Arrays of as many units cost the same; the best sides are searched here one by one."""
+    p = p._replace(rows=1 << rows, columns=1 << columns)
+    level = rows + columns
+    sides = [p._replace(rows=1 << i, columns=1 << (level - i)) for i in range(level + 1)]
+    shape, extra = np.array([[p.batch, p.m, p.k, p.n]]), np.array([p.extra])
+    folded = map_folded(shape, extra, cores_of(*sides), preload=p.preload)
+    assert folded.cycles[0] == pytest.approx(min(map(cycles_of, sides)), rel=EXACT)
+    assert folded.array_cycles[0] == pytest.approx(folded.array_cycles[0, 0], rel=0.5)
+
+
+def test_a_thin_array_with_several_loops_is_as_fast_as_a_square() -> None:
+    """4096 by 4 units leave most of a product's columns waiting, unless they take 32 of them side by side."""
+    thin, square = (
+        TPU._replace(rows=rows, columns=columns, cores=1) for rows, columns in ((4096, 4), (128, 128))
+    )
+    few = thin._replace(k=128), square._replace(k=128)
+    shape, extra = np.array([[1, TPU.m, 128, TPU.n]]), np.zeros(1)
+    folded = map_folded(shape, extra, cores_of(few[0]), preload=False).cycles[0, 0]
+    assert folded == cycles_of(few[1]._replace(preload=False))
+    assert folded < cycles_of(few[0]._replace(preload=False)) / 4
 
 
 TPU = Problem(1, 4096, 4096, 4096, 0.0, 128, 128, 131072, 4096.0, 8)
