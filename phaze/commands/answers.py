@@ -34,7 +34,7 @@ from phaze.search.cosearch import (
 from phaze.spec.architecture import Grid, load_technology
 from phaze.spec.config import GRID_SHARDS, load_architecture
 from phaze.spec.models import AnyModel, load_model_named
-from phaze.spec.settings import ExtractSettings, Training
+from phaze.spec.settings import ExtractSettings, ScheduleSettings, Training
 from phaze.spec.system import Cluster, Scenario
 from phaze.spec.systems import load_device_as_architecture, load_network, load_system_of, sized
 from phaze.tables.columns import OPERATOR, POINT, layout_of
@@ -250,10 +250,16 @@ def _estimated(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFra
 
 
 def schedule_subject(
-    subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
+    subject: Subject,
+    architecture: str,
+    system: str,
+    flat_bandwidth: float | None = None,
+    settings: ScheduleSettings | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables `solves` and `schedules` of a model on an architecture; `schedules` has operator names."""
     terms = _terms(subject, architecture, system, flat_bandwidth)
+    if settings is not None:
+        terms = terms.model_copy(update={"schedule": settings})
     evaluation = evaluate_architectures(subject, read_architecture(architecture), terms)
     keys = [*POINT, *OPERATOR]
     names = pd.concat([point.tables["operators"][[*keys, "name"]] for point in subject.points])

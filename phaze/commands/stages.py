@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from phaze.search.cosearch import Subject
+    from phaze.spec.settings import ScheduleSettings
 
 Format = Literal["csv", "json"]
 """Formats of exported tables."""
@@ -127,6 +128,36 @@ class ScheduleOptions(OnArchitecture):
     """Options of `phaze schedule`: a model on an architecture, and the table to print."""
 
     operators: Annotated[bool, typer.Option(help="Print every operator instead of layers.")] = False
+    formulation: Annotated[
+        Literal["sparse", "paper"],
+        typer.Option(
+            help="Integer program: reduced, where bounds leave a gap, or the Phaze paper's, always."
+        ),
+    ] = "sparse"
+    solver: Annotated[
+        Literal["glpk", "highs"] | None,
+        typer.Option(help="Solver of integer programs. Default: GLPK if it is installed, else HiGHS."),
+    ] = None
+
+    def settings(self) -> ScheduleSettings:
+        """Settings of the scheduling stage; PhazeError if the solver is not installed."""
+        from phaze.solver import VERSIONS
+        from phaze.spec.settings import ScheduleSettings
+
+        if self.solver is not None and VERSIONS[self.solver]() is None:
+            program, package = {"glpk": ("glpsol", "glpk-utils"), "highs": ("highspy", "highspy")}[
+                self.solver
+            ]
+            raise PhazeError(
+                f"schedule: --solver {self.solver}: {program} is not installed",
+                f"install the package {package} (GLPK: apt-get install {package}), or leave --solver out",
+            )
+        solvers = ("glpk", "highs") if self.solver is None else (self.solver,)
+        # The bounds alone prove most layers, so that the paper's program would not be seen.
+        programs = "all" if self.formulation == "paper" else "open"
+        return ScheduleSettings.parse(
+            {"solver": solvers, "formulation": self.formulation, "programs": programs}, "schedule"
+        )
 
 
 @options.takes(ScheduleOptions)
@@ -138,9 +169,12 @@ def schedule(request: ScheduleOptions) -> None:
     from phaze.commands.answers import schedule_subject
 
     options.refuse_unless_positive("schedule", flat_bandwidth=request.flat_bandwidth)
+    settings = request.settings()
     subject = _read(request)
     with telling("schedule"):
-        tables = schedule_subject(subject, request.architecture, request.system, request.flat_bandwidth)
+        tables = schedule_subject(
+            subject, request.architecture, request.system, request.flat_bandwidth, settings
+        )
     solves, schedules = tables
     table = with_widths(schedules if request.operators else solves)
     if request.as_json:

@@ -2,10 +2,12 @@
 
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 
 from phaze.commands.tables import Titled, counts, print_rows
+from phaze.solver import VERSIONS
 from tests.commands import Terminal, invoke
 
 TPU_V4 = {"tensor": 2 * 8 * 128**2 * 1.05e9, "hbm": 1.2e12}
@@ -87,3 +89,26 @@ def test_a_terminal_shows_all_digits_whatever_its_width(
     assert terminal.getvalue().count("7") == 7 * 11
     plain = re.sub(r"\x1b\[[0-9]*m", "", terminal.getvalue())
     assert max(map(len, plain.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("solver", ["glpk", "highs"])
+def test_the_formulation_of_the_paper_proves_the_same_latencies(
+    solver: str, require_program: Callable[[str], str]
+) -> None:
+    """Every layer is solved as printed in Figure 3, also where bounds alone would prove it."""
+    if solver == "glpk":
+        require_program("glpsol")
+    sparse, paper = (
+        {(row["layer"], row["direction"]): row for row in rows("schedule", *options)}
+        for options in ((), ("--formulation", "paper", "--solver", solver))
+    )
+    for key, row in paper.items():
+        assert (row["method"], row["formulation"], row["solver"]) == ("program", "paper", solver)
+        assert row["objective_s"] == pytest.approx(sparse[key]["objective_s"], rel=1e-6)
+
+
+def test_a_solver_that_is_not_installed_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERSIONS, "glpk", lambda: None)
+    with pytest.raises(PhazeError, match="--solver glpk: glpsol is not installed") as error:
+        invoke("schedule", "-m", "gpt2", "--solver", "glpk")
+    assert "apt-get install glpk-utils" in str(error.value)
