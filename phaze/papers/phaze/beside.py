@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
-from math import nan
-from typing import get_args
+from math import nan, prod
+from typing import NamedTuple, get_args
 
 import pandas as pd
 
@@ -18,7 +18,7 @@ from phaze.pages.document import Block, Sheet
 from phaze.pages.words import LIMITS, compute, fill, join, percent, samples, widths
 from phaze.papers.claims import check_claims
 from phaze.papers.page import words_of
-from phaze.papers.publications import Design, Published, PublishedArchitecture, PublishedWorkload
+from phaze.papers.publications import Design, Mean, Published, PublishedArchitecture, PublishedWorkload
 from phaze.report.anatomy import limits_of
 from phaze.report.findings import COMMON, PER_MODEL, baseline_design, geometric_means, placed_rows, row_of
 from phaze.report.inputs import Inputs
@@ -102,6 +102,46 @@ class Beside:
     def source(self, kind: str) -> str:
         """Place in the publication where a kind of figure appears."""
         return self.published.sources.get(kind, "the publication")
+
+
+class ImpliedGain(NamedTuple):
+    """Speed-up that a published mean leaves to the only workload without published utilisations."""
+
+    model: str
+    mean: Mean
+    gain: float
+    least: float
+    most: float
+    """Limits of `gain`, because the mean and the utilisations are rounded."""
+
+
+GAINS: dict[Mean, Design] = {"common": "baseline_expert", "common_over_baseline": "baseline"}
+"""Design over which a mean compares the common accelerator, where both have published utilisations."""
+HALF_DIGIT, HALF_PERMILLE = 0.05, 0.0005
+"""Rounding errors of a published mean, and of a published utilisation."""
+
+
+def implied_gains(published: Published) -> Iterator[ImpliedGain]:
+    """Yield the speed-ups that follow from the published means; nothing unless one workload is missing.
+
+    The product of n speed-ups is their geometric mean to the power n. Accelerators with equal peaks have
+    speed-ups equal to the ratios of their utilisations.
+    """
+    missing = [model for model, workload in published.workloads.items() if not workload.mfu]
+    utilisations = [workload.mfu for workload in published.workloads.values() if workload.mfu]
+    if len(missing) != 1:
+        return
+    for mean, design in GAINS.items():
+        if mean in published.headline:
+            gains = [
+                (published.headline[mean] + side * HALF_DIGIT) ** len(published.workloads)
+                / prod(
+                    (mfu["common"] - side * HALF_PERMILLE) / (mfu[design] + side * HALF_PERMILLE)
+                    for mfu in utilisations
+                )
+                for side in (0, -1, 1)
+            ]
+            yield ImpliedGain(missing[0], mean, *gains)
 
 
 def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.DataFrame:

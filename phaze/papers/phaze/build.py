@@ -20,6 +20,7 @@ from phaze.papers.phaze.beside import (
     accelerators_sheet,
     as_row,
     claims_of,
+    implied_gains,
     implied_s,
     same_as,
     shares,
@@ -334,10 +335,28 @@ def readings(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Ite
     first = rows.drop_duplicates(KEY)
     yield from (Heading("Readings of the paper's setting"), Prose(WORDS.sentences["readings"]))
     yield WORDS.sheet("scores", scores.sort_values("reading", key=lambda column: column.map(order)))
-    yield Items(tuple(_explained(first[first["model"] != "undecided"])))
+    yield Items((*_explained(first[first["model"] != "undecided"]), *_implied(beside)))
     heads = {name: name for name in ("printed", *study.shown_readings)}
     shown = pd.concat([first.assign(reading="printed", ours=first["printed"]), rows])
     yield WORDS.sheet("figures", shown, heads=heads, mfu=NEAR_MFU, mean=NEAR_MEAN, decides=DECIDES)
+
+
+def _implied(beside: Beside) -> Iterator[str]:
+    """Yield a sentence per speed-up that follows from the published means, with the readings that give it."""
+    study = beside.inputs.study
+    for gain in implied_gains(beside.published):
+        if gain.model in study.models:
+            ratios = {name: ratio(beside, name, gain.model, gain.mean) for name in study.shown_readings}
+            within = [name for name, speed_up in ratios.items() if gain.least <= speed_up <= gain.most]
+            ours = ratios[OWN_READING]
+            yield WORDS.sentence(
+                "implied",
+                **gain._asdict(),
+                label=beside.published.workloads[gain.model].label,
+                of=MEANS[gain.mean][2],
+                ours=times(ours) if ours else "no placement",
+                within=join(within) or "none",
+            )
 
 
 def in_words(scores: pd.DataFrame) -> str:

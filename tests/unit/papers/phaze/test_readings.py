@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 from phaze.pages.document import Items, Sheet
-from phaze.papers.phaze.beside import Beside
+from phaze.papers.phaze.beside import Beside, implied_gains
 from phaze.papers.phaze.build import in_words, reading_figures, reading_scores, readings
+from phaze.papers.publications import Published
+from phaze.papers.scores import geometric_mean
 from phaze.spec.study import Reading
 from phaze.tables import Readings
 
@@ -124,6 +126,44 @@ def test_the_page_says_what_explains_each_figure_and_what_none_does(read: Beside
     assert sheets[1].rows[0][:2] == ("placement", "bert-large")
     assert sheets[1].rows[-1][1] == "undecided"
     assert "As printed, 0 of 1 placements of the paper come out" in in_words(scores)
+
+
+def test_printed_means_leave_a_speed_up_to_the_workload_that_table_5_leaves_out(published: Published) -> None:
+    """2.9^8 = 5002 over the product of the seven ratios of Table 5, 3399; 1.8^8 = 110.2 over 84.3."""
+    gains = {gain.mean: gain for gain in implied_gains(published)}
+    assert {gain.model for gain in gains.values()} == {"llama2-7b"}
+    assert [round(gains[mean].gain, 2) for mean in ("common", "common_over_baseline")] == [1.47, 1.31]
+    for gain in gains.values():
+        assert gain.least < gain.gain < gain.most
+    # The mean of all eight is the printed one, whatever the eighth is made of.
+    over = [w.mfu["common"] / w.mfu["baseline_expert"] for w in published.workloads.values() if w.mfu]
+    assert geometric_mean([*over, gains["common"].gain]) == pytest.approx(published.headline["common"])
+
+
+def test_a_speed_up_that_follows_stands_beside_ours(read: Beside) -> None:
+    llama = [row | {"model": "llama2-7b"} for row in ROWS]
+    named = (*NAMED, "phaze-llama2-7b", "spotlight-llama2-7b")
+    study = read.inputs.study
+    chips = study.architectures.model_copy(update={"named": named})
+    models = {"models": (*study.models, "llama2-7b"), "architectures": chips}
+    inputs = replace(
+        read.inputs,
+        study=study.model_copy(update=models),
+        readings=Readings.check(pd.DataFrame([*ROWS, *llama])),
+    )
+    beside = replace(read, inputs=inputs)
+    figures = reading_figures(beside)
+    blocks = readings(beside, figures, reading_scores(beside, figures))
+    items = next(block for block in blocks if isinstance(block, Items))
+    over_experts, over_baseline = items.sentences[-2:]
+    assert over_experts.startswith(
+        "Llama2-7B, common over baseline with experts: the printed means leave it 1.47×"
+    )
+    assert over_experts.endswith(
+        "ours is 4.00× under the settings of the study, and within that range under: none."
+    )
+    # 8810 / 4740 is 1.86, beyond what rounding leaves.
+    assert "ours is 2.00×" in over_baseline
 
 
 def test_a_study_without_readings_shows_none(printed: Beside) -> None:
