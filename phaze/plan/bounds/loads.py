@@ -87,7 +87,9 @@ class LayoutLoads:
         pp, count = self.grid.pp.astype(float), self.microbatches
         forward_s, backward_s = self.layers.alone_s(paired_share(pp, count)[:, None])
         each = self.microbatches[:, None]
-        accumulation_s = self._trained(lambda *terms: self._state.accumulation_s(*terms, each))
+        accumulation_s = self._trained(
+            lambda parameters, zero, shards: self._state.accumulation_s(parameters, zero, shards, each)
+        )
         return forward_s, backward_s + accumulation_s
 
     @cached_property

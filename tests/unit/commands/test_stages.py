@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from phaze.base.errors import PhazeError
 from phaze.commands.tables import Titled, counts, print_rows
 from phaze.solver import VERSIONS
 from tests.commands import Terminal, invoke
