@@ -37,7 +37,8 @@ def plan(request: PlanOptions) -> None:
     or nothing ends within --days, the closest plan is printed and the exit status is 3.
     """
     named, number = options.cluster("plan", request.gpus, request.system, request.devices)
-    refuse_outputs(request.out, request.page, reads=(request.model, named, request.stack))
+    outs = (request.out, request.page, request.write_layers, request.write_input)
+    refuse_outputs(*outs, reads=(request.model, named, request.stack, request.layers))
     if request.page is not None and request.page.suffix.lower() not in (".html", ".htm"):
         raise PhazeError(f"plan: --page {request.page}: must end in .html")
     options.refuse_unless_positive("plan", seconds=request.seconds)
@@ -48,6 +49,7 @@ def plan(request: PlanOptions) -> None:
     for option, is_used in (("-o", request.out is not None), ("--fewest", request.fewest)):
         if is_used and len(questions) > 1:
             raise PhazeError(f"plan: {option} accepts one number of devices; --devices has several")
+    request.check(request.out, len(questions))
     alone = len(questions) == 1 and not request.as_json
     with ended_at_once():
         least = _fewest(questions[0]) if request.fewest else None

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from phaze.base.errors import PhazeError
 from phaze.commands import completion, options
 from phaze.commands.options import RuntimeOption
 from phaze.spec.names import GAP, PRECISION, RANK, Rank
@@ -110,13 +111,6 @@ class LayoutSearchOptions:
 class AnswerOptions:
     """Options for the parts of the answer and the output files."""
 
-    planners: Annotated[
-        bool,
-        typer.Option(
-            "--planners",
-            help="Add the plans of Phaze's and Piper's planners. Takes minutes for 1,000 devices.",
-        ),
-    ] = False
     evidence: Annotated[
         bool, typer.Option("--evidence", help="Add the measured runs that are most similar to the plan.")
     ] = False
@@ -135,7 +129,58 @@ class AnswerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(SizeOptions, LayoutSearchOptions, RunFields, AnswerOptions):
+class PlannersOptions:
+    """Options for plans of planners from the literature, and for the input of Piper's planner."""
+
+    planners: Annotated[
+        bool,
+        typer.Option(
+            "--planners",
+            help="Add the plans of Phaze's and Piper's planners. Takes minutes for 1,000 devices.",
+        ),
+    ] = False
+    layers: Annotated[
+        Path | None,
+        typer.Option(
+            help="Piper: CSV of measured layers: layer, microbatch, t, recompute, kind, forward_s, "
+            "backward_s, bytes. Default: the cost model's layers.",
+            callback=options.readable,
+        ),
+    ] = None
+    write_layers: Annotated[
+        Path | None, typer.Option(help="Piper: CSV for the layers that it plans with, as for --layers.")
+    ] = None
+    write_input: Annotated[
+        Path | None,
+        typer.Option(help="Piper: JSON for its input, as `phaze place --planner piper` reads it."),
+    ] = None
+    table: Annotated[
+        bool,
+        typer.Option(
+            "--table",
+            help="Piper: write to -o, instead of the plan, its times for all numbers of devices and sums of "
+            "data-parallel degrees (CSV).",
+        ),
+    ] = False
+
+    def check(self, out: Path | None, sizes: int) -> None:
+        """Raise PhazeError for options that need others; `sizes` is the number of device counts."""
+        files = {
+            "--layers": self.layers,
+            "--write-layers": self.write_layers,
+            "--write-input": self.write_input,
+        }
+        passed = [name for name, file in files.items() if file is not None] + ["--table"] * self.table
+        if passed and not self.planners:
+            raise PhazeError(f"plan: {passed[0]} needs --planners", "pass --planners, or leave it out")
+        if self.table and (out is None or out.suffix.lower() != ".csv"):
+            raise PhazeError(f"plan: --table: needs -o FILE.csv, got {out}")
+        if passed and sizes > 1:
+            raise PhazeError(f"plan: {passed[0]} accepts one number of devices; --devices has several")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(SizeOptions, LayoutSearchOptions, RunFields, AnswerOptions, PlannersOptions):
     """Options of `phaze plan`: model, cluster, search and output."""
 
     model: options.ModelArgument

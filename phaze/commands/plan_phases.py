@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from phaze.commands.plan_options import PlanOptions
+    from phaze.formulas.piper.requests import PiperRequest
     from phaze.plan.answer.answer import TrainingPlanner
     from phaze.plan.search.planned import LayoutPlans
     from phaze.plan.search.search import LayoutSearch
@@ -41,6 +42,8 @@ class PlanPhases:
     """True if the answer is printed in phases; otherwise only progress is reported."""
     _limit: TimeLimit = field(init=False)
     _planner: TrainingPlanner = field(init=False)
+    _piper: PiperRequest | None = None
+    """Input of Piper's planner, if requested."""
     _begun_s: float = field(default_factory=monotonic)
     _reported_s: float = inf
     """Step time of the last plan reported."""
@@ -54,6 +57,12 @@ class PlanPhases:
 
         self._limit = TimeLimit(self.options.seconds or inf)
         self._planner = TrainingPlanner(self.question, interval, self.options.gap, limit=self._limit)
+        if self.options.planners:
+            from phaze.commands.planners import piper_request
+
+            # Measured layers are checked before the search.
+            with telling("plan"):
+                self._piper = piper_request(self._planner.expected, self.options)
 
     @property
     def interrupted(self) -> bool:
@@ -106,7 +115,7 @@ class PlanPhases:
         if not self._has_gap and search.bound_s > 0:
             tell(f"plan: {gap_line(1 - search.bound_s / search.best_s, seconds)}")
             self._has_gap = True
-        if self.options.out is not None:
+        if self.options.out is not None and not self.options.table:
             # If the process is killed, the file has the best plan so far.
             self._write(self._planner.answer(search.plans(1), alone=True))
 
@@ -125,11 +134,10 @@ class PlanPhases:
         if self.unlike:
             explained = self._planner.explained(plans.plans[0], self.unlike)
             answer = answer.model_copy(update={"explained": explained})
-        if options.planners:
-            from phaze.formulas.dynamic_programs import DynamicPrograms
+        if self._piper is not None:
+            from phaze.commands.planners import planner_rows
 
-            rows = tuple(DynamicPrograms(self._planner.expected).rows())
-            answer = answer.model_copy(update={"planners": rows})
+            answer = answer.model_copy(update={"planners": planner_rows(self._piper, options)})
         return answer
 
     def _publish(self, answer: TrainingPlan | UnfitPlan, lines: Iterable[str]) -> None:
@@ -142,7 +150,7 @@ class PlanPhases:
     def _write(self, answer: TrainingPlan | UnfitPlan) -> None:
         from phaze.spec.documents import write_document
 
-        if self.options.out is not None and answer.format == "phaze-plan":
+        if self.options.out is not None and answer.format == "phaze-plan" and not self.options.table:
             write_document(answer, self.options.out)
 
     def _first_lines(self, answer: TrainingPlan | UnfitPlan) -> Iterable[str]:

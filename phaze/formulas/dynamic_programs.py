@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -18,21 +19,16 @@ import numpy as np
 from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.memory import parameter_bytes
-from phaze.cost.network.network import Levels
 from phaze.formulas.flushing import Chain, Setting
 from phaze.formulas.phaze.flush import Placement, place_chain
-from phaze.formulas.piper.chain import RECOMPUTE, read_layers
-from phaze.formulas.piper.layers import FlatCluster, PiperPlan, ProfiledLayers
-from phaze.formulas.piper.planner import plan as plan_piper
-from phaze.layout import Group, Layout, Recompute
+from phaze.formulas.piper.requests import MICROBATCHES, PiperRequest
+from phaze.layout import Layout
 from phaze.plan.layers.costs import LayerCost
 from phaze.plan.plan import Plan
 from phaze.plan.pricing.price import price
 from phaze.plan.question import PlanQuestion
 from phaze.spec.planner_rows import PlannerRow, PlannerStage
 
-MICROBATCHES = (1, 2, 4)
-"""Microbatch sizes offered to both planners."""
 UNEVEN = "no runtime runs it: two versions of the weights without a flush, and widths by stage"
 NONE = "nothing fits where replicas share no states"
 
@@ -42,19 +38,24 @@ class DynamicPrograms:
     """Plans that the planners of the Phaze and Piper papers find for a planning request."""
 
     question: PlanQuestion
+    request: PiperRequest | None = None
+    """The same request as input of Piper's planner; None for the cost model's layers."""
+
+    @cached_property
+    def piper(self) -> PiperRequest:
+        """The same request as input of Piper's planner."""
+        return self.request or PiperRequest(self.question)
 
     def rows(self) -> Iterator[PlannerRow]:
         """Yield one table row per planner, with its plan or the reason why it has none."""
-        chains = {layout: self.chain(layout) for layout in self.layouts()}
-        yield self._phaze_row(chains)
-        yield self._piper_row(chains)
+        yield self._phaze_row({layout: self.chain(layout) for layout in self.layouts()})
+        yield self._piper_row()
 
     def layouts(self) -> Iterator[Layout]:
         """Yield one-stage layouts: all tensor-parallel widths within a node, with all microbatch sizes."""
-        task, network = self.question.task, self.question.machine.network
-        most = network.tiers[0].devices if isinstance(network, Levels) else task.devices
-        for tp, size in product(range(1, min(most, task.devices) + 1), MICROBATCHES):
-            if task.devices % tp == 0 and task.model.divides(tp) and task.global_batch % size == 0:
+        task = self.question.task
+        for tp, size in product(self.piper.widths(), MICROBATCHES):
+            if task.global_batch % size == 0:
                 yield Layout(tp=tp, microbatch=size, compute=task.compute, load=task.load)
 
     def chain(self, layout: Layout) -> Chain:
@@ -75,13 +76,6 @@ class DynamicPrograms:
             edges=np.stack([starts, starts + 1], axis=1),
             edge_bytes=np.array([cost.layer.output_bytes for cost in layers[:-1]], np.float64),
         )
-
-    @property
-    def bandwidth_bytes_per_s(self) -> float:
-        """Bandwidth of large messages between devices at opposite ends of the network."""
-        # Two devices half the cluster apart: their message crosses the outermost level.
-        apart = Group(2, max(self.question.task.devices // 2, 1))
-        return GIB / self.question.machine.network.seconds("send", float(GIB), apart)
 
     def _phaze_row(self, chains: Mapping[Layout, Chain]) -> PlannerRow:
         best: tuple[float, Layout, Placement] | None = None
@@ -112,44 +106,20 @@ class DynamicPrograms:
         return Setting(
             devices=task.devices,
             microbatches=layout.microbatches(task.global_batch),
-            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
+            bandwidth_bytes_per_s=self.piper.bandwidth_bytes_per_s,
             memory_bytes=self.question.usable_bytes,
             recompute=recompute,
         )
 
-    def _piper_row(self, chains: Mapping[Layout, Chain]) -> PlannerRow:
-        task = self.question.task
-        best: tuple[float, int, ProfiledLayers, PiperPlan] | None = None
-        for size in dict.fromkeys(layout.microbatch for layout in chains):
-            same_size = {layout: chain for layout, chain in chains.items() if layout.microbatch == size}
-            names = [str(k) for k in range(len(next(iter(same_size.values()))))]
-            layers = read_layers(same_size, names, (False, True))
-            device = self.question.usable_bytes, self.bandwidth_bytes_per_s
-            cluster = FlatCluster(task.devices, *device, task.global_batch // size)
-            # A sample of Piper is a microbatch here; plans above the best time so far are of no use.
-            below_s = best[0] * size if best else np.inf
-            plan = plan_piper(layers, cluster, below_s=below_s)
-            if plan is not None and plan.time_per_sample_s / size < (best[0] if best else np.inf):
-                best = plan.time_per_sample_s / size, size, layers, plan
-        if best is None:
+    def _piper_row(self) -> PlannerRow:
+        piper, run = self.piper, self.piper.best
+        if run is None:
             return PlannerRow(planner="piper", reason=NONE)
-        sample_s, size, layers, plan = best
-        priced = self._priced_piper_plan(size, layers, plan)
-        return self._row("piper", priced, sample_s * task.global_batch, UNEVEN)
-
-    def _priced_piper_plan(self, microbatch: int, layers: ProfiledLayers, piper_plan: PiperPlan) -> Plan:
-        stages = []
-        for planned in piper_plan.stages:
-            names = layers.options[planned.layout.tp].names
-            recomputed = sum(names[c] == RECOMPUTE for c in planned.configurations)
-            recompute: Recompute = "full" if recomputed else "none"
-            compute = self.question.task.compute
-            layout = replace(planned.layout, microbatch=microbatch, compute=compute, recompute=recompute)
-            cut = range(planned.layers[0], planned.layers[-1] + 1)
-            stage = self.question.lowering(layout).stage(cut, layout, recomputed if recomputed else None)
-            # There are two versions of the weights.
-            stages.append(replace(stage, fixed_bytes=stage.fixed_bytes + stage.weight_bytes))
-        return self.question.lowering(stages[0].layout).plan(stages, "2bw")
+        row = self._row("piper", piper.plan(run), run.sample_s * self.question.task.global_batch, UNEVEN)
+        configured = zip(row.stages, piper.configurations(run), strict=True)
+        stages = tuple(stage.model_copy(update={"configurations": text}) for stage, text in configured)
+        count = sum(len(piper.rounds(size)) for size in piper.microbatches)
+        return row.model_copy(update={"runs": count, "stages": stages})
 
     def _row(self, planner: str, plan: Plan, planned_s: float, reason: str | None) -> PlannerRow:
         plan_price = price(plan, self.question.machine)

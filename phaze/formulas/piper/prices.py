@@ -31,6 +31,7 @@ from phaze.formulas.piper.sums import (
     LEAST_FIXED,
     LEAST_STASH,
     STASH,
+    UNLIKE,
     WEIGHT_S,
     SavingSteps,
     Sums,
@@ -149,7 +150,7 @@ def meets(
     """
     if in_flight >= len(cache.stage):
         return False
-    if not problem.sums.alike[t]:
+    if _unlike(problem.sums, t, i, j):
         return _price(problem, cache, t, i, j, index, in_flight) <= margin_s
     stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
     if cache.stage[in_flight] != stage:
@@ -218,6 +219,22 @@ def _price_stages(
         ends, t = divmod(stage, widths)
         i, j = divmod(ends, downsets)
         prices_s[at] = _added_in_all(problem, costs, t, i, j, index, keys[at] % counts, exact)
+
+
+@njit
+def saving_s(
+    problem: SearchTables, costs: ConfigurationCosts, t: int, i: int, j: int, index: int, in_flight: int
+) -> float:
+    """Extra time of a stage's memory-saving configurations by the paper's rule; inf if infeasible."""
+    if _unlike(problem.sums, t, i, j):
+        return _added_in_all(problem, costs, t, i, j, index, in_flight, None)
+    return float(_added(problem, t, i, j, in_flight)[0])
+
+
+@njit
+def _unlike(sums: Sums, t: int, i: int, j: int) -> bool:
+    """True if configurations of a layer of the stage differ in more than X.p, X.a and X.b."""
+    return bool(sums.totals[t, i, UNLIKE] < sums.totals[t, j, UNLIKE])
 
 
 @njit

@@ -3,8 +3,8 @@
 A stage is a downset D without a smaller one D'. The contribution of its layers to time and memory is a sum
 over D minus a sum over D'. Its incoming edges are those into D from outside, minus those that lead on into
 D'; its outgoing edges are those into D' from outside, minus those that come from outside D. All sums are for
-the fastest configuration of every layer. If the configurations of a layer differ only in X.p, X.a and X.b
-(the width is then `alike`), they are exact; otherwise they are lower bounds on the time.
+the fastest configuration of every layer. For stages of layers whose configurations differ only in X.p, X.a
+and X.b they are exact; for stages with other layers (`UNLIKE`) they are lower bounds on the time.
 
 A difference of large sums is inaccurate for small terms: next to a layer that takes 1e20 s at a width that no
 plan uses, all others would appear to take nothing. Where that could matter a stage is summed layer by layer.
@@ -26,11 +26,14 @@ from phaze.formulas.downsets import Downsets
 from phaze.formulas.piper.knapsack import best_step, ratio
 from phaze.formulas.piper.stages import ConfigurationCosts
 
-MISSING, COMPUTE_S, WEIGHT_S, STASH, FIXED, LEAST_STASH, LEAST_FIXED, FORWARD_S, BACKWARD_S = range(9)
+MISSING, UNLIKE, COMPUTE_S, WEIGHT_S, STASH, FIXED, LEAST_STASH, LEAST_FIXED, FORWARD_S, BACKWARD_S = range(
+    10
+)
 """Columns of `Sums.totals`.
 
-They are: layers without a configuration, X.p, 4 X.w / B, X.a, X.b, the least X.a and X.b of any
-configuration, and the edges into the downset from outside, at their heads and at their tails.
+They are: layers without a configuration, layers whose configurations differ in more than X.p, X.a and X.b,
+X.p, 4 X.w / B, X.a, X.b, the least X.a and X.b of any configuration, and the edges into the downset from
+outside, at their heads and at their tails.
 """
 
 
@@ -44,11 +47,9 @@ class Sums(NamedTuple):
     words: Words
     """(m, words) bits of the downsets."""
     totals: Floats
-    """(T, m, 9) sums of every downset, by column."""
+    """(T, m, 10) sums of every downset, by column."""
     fast: Ints
     """(T, n) fastest configuration of each layer; arbitrary if it has none."""
-    alike: Bools
-    """(T,) true if a layer's configurations differ only in X.p, X.a and X.b."""
     layer_s: Floats
     """(T, n, 2) X.p of the fastest configuration and the least 4 X.w / B; 0 if there is none."""
     edge_s: Floats
@@ -94,14 +95,13 @@ def sum_up(costs: ConfigurationCosts, downsets: Downsets) -> Sums:
         least(costs.stash_bytes),
         least(costs.fixed_bytes),
     )
-    totals = [(~has).astype(np.float64) @ inside]
+    totals = [layers.astype(np.float64) @ inside for layers in (~has, _unlike(costs))]
     totals += [np.where(has, values, 0.0) @ inside for values in per_layer]
     totals += [edges @ cut.T.astype(np.float64) for edges in (forward_s, backward_s)]
     return Sums(
         words=downsets.words,
         totals=np.stack(totals, axis=2),
         fast=np.ascontiguousarray(fast),
-        alike=_alike(costs),
         layer_s=np.where(has[..., None], np.stack([costs.time_s[fast], weight_s], axis=2), 0.0),
         edge_s=np.ascontiguousarray(np.stack([forward_s, backward_s], axis=2)),
         ends=np.stack([costs.sources, costs.targets], axis=1),
@@ -211,13 +211,13 @@ def _coarse(values: Floats) -> Floats:
     return np.asarray(np.floor(values / quantum) * quantum)
 
 
-def _alike(costs: ConfigurationCosts) -> Bools:
-    """Mask of the widths at which each layer's configurations differ only in X.p, X.a and X.b, (T,)."""
-    counts = np.diff(costs.first, axis=1)
+def _unlike(costs: ConfigurationCosts) -> Bools:
+    """Mask (T, n) of the layers whose configurations differ in more than X.p, X.a and X.b."""
     # Every configuration is compared with the first of its layer.
-    begin = np.repeat(costs.first[:, :-1].ravel(), counts.ravel())
-    same = np.ones(len(begin), dtype=np.bool_)
+    counts = np.diff(costs.first, axis=1)
+    group = np.repeat(np.arange(counts.size), counts.ravel())
+    begin = costs.first[:, :-1].ravel()[group]
+    differs = np.zeros(len(begin), dtype=np.bool_)
     for values in (costs.weight_s[:, None], costs.forward_s, costs.backward_s):
-        same &= (values == values[begin]).all(axis=1)
-    ends = costs.first[:, [0, -1]].tolist()
-    return np.array([same[a:b].all() for a, b in ends], dtype=np.bool_)
+        differs |= (values != values[begin]).any(axis=1)
+    return np.bincount(group, differs, counts.size).reshape(counts.shape) > 0

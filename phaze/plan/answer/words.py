@@ -79,7 +79,12 @@ def others_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
 
 def last_in_words(plan: TrainingPlan, device: Device, *, why: bool) -> Iterator[str]:
     """Yield the lines that need further searches, and with `why` the details and assumptions."""
-    sentences = [plan.may_fit, plan.prudence, plan.other_batch, *map(_planner_row, plan.planners)]
+    sentences = [
+        plan.may_fit,
+        plan.prudence,
+        plan.other_batch,
+        *(_planner_row(row, plan) for row in plan.planners),
+    ]
     sentences += [] if plan.explained is None else explained(plan.explained, plan)
     sentences += _details(plan, device.hbm_gib) if why else [ASK]
     yield from map(wrapped, filter(None, sentences))
@@ -136,19 +141,24 @@ def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     yield f"Assumes {'; '.join(plan.assumptions)}."
 
 
-def _planner_row(row: PlannerRow) -> str:
-    """Sentence on the plan that a planner from the literature found."""
-    if row.time_s is None or row.tokens_per_s_per_device is None or row.fullest_gib is None:
+def _planner_row(row: PlannerRow, plan: TrainingPlan) -> str:
+    """Sentence on a planner's plan from the literature: its claim, its price, and the time of plan 1."""
+    if None in (row.time_s, row.planned_s, row.tokens_per_s_per_device, row.fullest_gib):
         return f"{row.planner}: {row.reason}"
+    time_s, claimed_s = row.time_s or 0.0, row.planned_s or 0.0
+    runs = "" if row.runs is None else f", best of {row.runs} runs (g, b')"
     shapes = [f"tp={stage.tp} dp={stage.dp}" for stage in row.stages]
-    runs = ", ".join(f"{len([*same])} x {shape}" for shape, same in groupby(shapes))
+    stages = ", ".join(f"{len([*same])} x {shape}" for shape, same in groupby(shapes))
     notes = [] if row.fits else ["does not fit"]
     notes += [] if row.reason is None else [row.reason]
-    plan = (
-        f"{row.planner}: {row.time_s:.4g} s, {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
-        f"{row.fullest_gib:.1f} GiB of tensors with {runs} b={row.microbatch} {row.schedule}"
+    sentence = (
+        f"{row.planner} claims {claimed_s:.4g} s, the optimum of its formula{runs}. Priced {time_s:.4g} s: "
+        f"{time_s / claimed_s - 1:+.1%} by what the formula leaves out, {time_s / plan.time_s - 1:+.1%} "
+        f"against plan 1 (certified, {plan.time_s:.4g} s); "
+        f"{row.tokens_per_s_per_device:,.0f} tokens/s/device, {row.fullest_gib:.1f} GiB of tensors with "
+        f"{stages} b={row.microbatch} {row.schedule}"
     )
-    return "; ".join([plan, *notes])
+    return "; ".join([sentence, *notes])
 
 
 def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:

@@ -149,8 +149,28 @@ def test_a_file_is_replayed_to_the_same_time(planned: tuple[Result, Path], tmp_p
 def test_planners_of_the_literature_are_rows_of_the_table(model: str) -> None:
     found = invoke(f"plan {model} {H100} --fix pp=2 --planners --precision fp8-cs")
     said = " ".join(found.stdout.split())
-    assert re.search(r"phaze: .* 1f1b.* piper: .* 2bw.* no runtime runs it", said)
+    claim = r"claims [\d.]+ s, the optimum of its formula.*Priced [\d.]+ s: .* against plan 1"
+    assert re.search(rf"phaze {claim}.* 1f1b.* piper {claim}.* 2bw.* no runtime runs it", said)
     assert "fp8-cs" in found.stdout.splitlines()[0]
+
+
+def test_the_files_of_piper_are_read_back_as_the_same_plan(model: str, tmp_path: Path) -> None:
+    layers, instance, table = (tmp_path / name for name in ("layers.csv", "input.json", "table.csv"))
+    asked = f"plan {model} {H100} --fix pp=2 --planners"
+    invoke(f"{asked} --write-layers {layers} --write-input {instance} --table -o", table)
+    answer = invoke_json(f"{asked} --layers", layers)
+    row = next(row for row in answer["planners"] if row["planner"] == "piper")
+    placed = invoke_json(f"place {instance} --planner piper")
+    assert [stage["t"] for stage in placed["stages"]] == [stage["tp"] for stage in row["stages"]]
+    sample_s = row["planned_s"] / answer["question"]["global_batch"]
+    assert placed["time_per_sample"] == pytest.approx(sample_s * row["microbatch"])
+    times = pd.read_csv(table)
+    assert times["time_per_sample_s"].min() == pytest.approx(sample_s)
+    assert list(times) == ["microbatch", "devices", "degree", "stages", "time_per_sample_s"]
+    assert_refused("plan: --table needs --planners; pass", f"plan {model} {H100} --table -o", table)
+    assert_refused(r"plan: --table: needs -o FILE.csv, got None", f"{asked} --table")
+    layers.write_text(layers.read_text().replace("whole", "rows"))
+    assert_refused("layers.csv: row 1: kind: ", f"{asked} --layers", layers)
 
 
 def test_a_plan_is_mapped_to_its_own_system_or_a_topology(

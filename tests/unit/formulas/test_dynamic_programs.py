@@ -26,7 +26,13 @@ def test_their_plans_hold_the_model_on_the_devices_at_the_price_of_their_stages(
         assert sum(stage.tp * stage.dp for stage in row.stages) <= CASE.devices
         assert row.microbatch is not None
         layouts = [
-            Layout(tp=stage.tp, dp=stage.dp, microbatch=row.microbatch, pp=len(row.stages))
+            Layout(
+                tp=stage.tp,
+                dp=stage.dp,
+                microbatch=row.microbatch,
+                pp=len(row.stages),
+                sequence_parallel="sequence" in (stage.configurations or ""),
+            )
             for stage in row.stages
         ]
         lowering = question.lowering(layouts[0])
