@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -43,6 +43,12 @@ def emit(
             help="File to write. Default: standard output. Further files go into the same folder.",
         ),
     ] = None,
+    planner: Annotated[
+        Literal["phaze", "piper"] | None,
+        typer.Option(
+            help="Write the stages of this planner's plan, from a plan with --planners, for torchtitan."
+        ),
+    ] = None,
 ) -> None:
     """Write a plan as flags or configuration of a runtime.
 
@@ -56,6 +62,9 @@ def emit(
     from phaze.plan.answer.replay import ReplayedPlan
     from phaze.runtimes.recipe import Recipe
 
+    if planner is not None:
+        _emit_planner(plan, planned, planner, runtime, out)
+        return
     refuse_maxtext(plan, planned, runtime)
     with telling("emit"):
         replayed = ReplayedPlan.of(plan, str(planned))
@@ -70,6 +79,27 @@ def emit(
         write_or_print(text, path)
     for sentence in output.notes:
         typer.echo(sentence, err=True)
+
+
+def _emit_planner(plan: TrainingPlan, planned: Path, planner: str, runtime: str, out: Path | None) -> None:
+    """Write the stages of a planner's plan for torchtitan; one message says what no runtime can run."""
+    from phaze.runtimes.torchtitan_split import emit_split
+
+    where = f"{planned}: --planner {planner}"
+    row = next((row for row in plan.planners if row.planner == planner), None)
+    if row is None:
+        raise PhazeError(f"{where}: the plan has no such planner", "write it with phaze plan --planners -o")
+    if runtime != "torchtitan":
+        raise PhazeError(
+            f"{where}: must be --for torchtitan, which alone lists modules by stage, got {runtime}"
+        )
+    try:
+        output = emit_split(row, plan.question.model.name)
+    except PhazeError as error:
+        raise error.under(str(planned)) from error
+    write_or_print("".join(output.files.values()), out)
+    if output.differences:
+        typer.echo(f"emit: {where}: {'; '.join(output.differences)}", err=True)
 
 
 def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: str) -> None:

@@ -173,6 +173,26 @@ def test_the_files_of_piper_are_read_back_as_the_same_plan(model: str, tmp_path:
     assert_refused("layers.csv: row 1: kind: ", f"{asked} --layers", layers)
 
 
+def test_stages_of_a_planner_are_emitted_with_one_message_on_all_else(model: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    invoke(f"plan {model} {H100} --fix pp=2 --planners -o", plan)
+    emit = f"emit {plan} --planner piper --for"
+    assert_refused("plan.json: planner piper has one stage, and no split to write", f"{emit} torchtitan")
+    assert_refused("--planner piper: must be --for torchtitan, .* got megatron", f"{emit} megatron")
+    changed = json.loads(plan.read_text())
+    stage = changed["planners"][1]["stages"][0]
+    first, second = (
+        {**stage, "layers": 1},
+        {**stage, "first_layer": 1, "layers": stage["layers"] - 1, "dp": 1},
+    )
+    changed["planners"][1]["stages"] = [first, second]
+    del changed["sha256"]
+    plan.write_text(json.dumps(changed))
+    emitted = invoke(f"{emit} torchtitan")
+    assert "module_fqns_per_model_part = [['tok_embeddings'], ['layers.0'" in emitted.stdout
+    assert re.fullmatch(r"emit: \S*plan.json: --planner piper: no runtime has widths .*\n", emitted.stderr)
+
+
 def test_a_plan_is_mapped_to_its_own_system_or_a_topology(
     planned: tuple[Result, Path], tmp_path: Path
 ) -> None:
