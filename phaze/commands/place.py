@@ -196,8 +196,7 @@ def _place_with_phaze(instance: Path) -> str:
 def _place_with_piper(instance: Path, request: PlaceOptions) -> str:
     from phaze.formulas.downsets import DownsetsError
     from phaze.formulas.piper.instance import read_instance
-    from phaze.formulas.piper.question import PiperQuestion
-    from phaze.formulas.piper.results import answer, as_text
+    from phaze.formulas.piper.question import PiperQuestion, answer, as_text
 
     choices = {name: getattr(request, name) for name in options.flags(PiperChoices)}
     question = PiperQuestion(devices=request.devices, **choices)

@@ -32,6 +32,7 @@ number q = d t of devices those with between W(V) - (K - f - q) τ and W(D') + q
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -45,7 +46,6 @@ from phaze.base.compiled import njit
 from phaze.base.deadline import Deadline, slices
 from phaze.base.errors import PhazeError
 from phaze.base.room import refuse_beyond_memory
-from phaze.base.units import GIB
 from phaze.formulas.downsets import Downsets, enumerate_downsets, enumerate_prefixes
 from phaze.formulas.piper.layers import FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
 from phaze.formulas.piper.prices import (
@@ -271,6 +271,33 @@ def plan(
     return search.best(cluster.devices, search.first_plan())
 
 
+class PiperRun(NamedTuple):
+    """Fastest plan of several runs, with the input of its run."""
+
+    microbatch: int
+    layers: ProfiledLayers
+    cluster: FlatCluster
+    plan: PiperPlan
+
+    @property
+    def sample_s(self) -> float:
+        """Time per sample that Piper claims; a sample of the run itself is a microbatch."""
+        return self.plan.time_per_sample_s / self.microbatch
+
+
+def fastest_run(inputs: Iterable[tuple[int, ProfiledLayers, FlatCluster]]) -> PiperRun | None:
+    """Fastest plan over runs with given microbatch sizes, layers and clusters; None if nothing fits."""
+    fastest: PiperRun | None = None
+    for microbatch, layers, cluster in inputs:
+        # Later runs have to beat the fastest one, which a single search can rule out.
+        below_s = np.inf if fastest is None else fastest.sample_s * microbatch
+        best = plan(layers, cluster, below_s=below_s)
+        if best is not None:
+            run = PiperRun(microbatch, layers, cluster, best)
+            fastest = run if fastest is None or run.sample_s < fastest.sample_s else fastest
+    return fastest
+
+
 def plan_over_devices(
     layers: ProfiledLayers, cluster: FlatCluster, options: SearchOptions = SearchOptions()
 ) -> Floats:
@@ -435,33 +462,3 @@ class ThresholdSearch:
         if stage is None:
             raise AssertionError(f"the stage of layers {members} does not fit")
         return stage
-
-
-def why_no_plan(layers: ProfiledLayers, cluster: FlatCluster) -> str:
-    """Reason why the planner found no plan."""
-    # The necessary conditions that a plan can violate, the simplest first.
-    single = layers.least(lambda _, c: c.stash_bytes + c.fixed_bytes, cluster.devices)
-    total = layers.least(lambda width, c: width * (c.stash_bytes + c.fixed_bytes), cluster.devices)
-    if np.isinf(single).any():
-        v = int(np.isinf(single).argmax())
-        widths = [str(t) for t, options in layers.options.items() if v in options.layer]
-        return f"devices: {_name(layers, v)} needs t = {' or '.join(widths)} devices, {cluster.devices} given"
-    batch = f"{'exactly' if cluster.exactly else 'at most'} {cluster.microbatches} microbatches"
-    if cluster.exactly and cluster.microbatches > cluster.devices:
-        return f"batch: {batch} are data parallel on as many devices, {cluster.devices} given"
-    memory = f"{_gib(cluster.memory_bytes)} given"
-    if single.max() > cluster.memory_bytes:
-        name = _name(layers, int(single.argmax()))
-        return f"memory: {name} alone takes at least {_gib(single.max())} of a device, {memory}"
-    together = f"{cluster.devices} devices of {memory}"
-    if total.sum() > cluster.memory_bytes * cluster.devices:
-        return f"memory: all layers together take at least {_gib(total.sum())}, {together}"
-    return f"memory or batch: no stages, degrees and configurations fit with {batch}, {together}"
-
-
-def _name(layers: ProfiledLayers, v: int) -> str:
-    return f"layer {layers.ids[v]} ({layers.names[v]})"
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:.4g} GiB"

@@ -27,8 +27,8 @@ from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.memory import parameter_bytes
 from phaze.cost.network.network import Levels
-from phaze.formulas.piper.layers import Configurations, FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
-from phaze.formulas.piper.planner import plan as plan_piper
+from phaze.formulas.piper.layers import Configurations, FlatCluster, PlannedStage, ProfiledLayers
+from phaze.formulas.piper.planner import PiperRun, fastest_run
 from phaze.layout import Group, Layout, Recompute
 from phaze.plan.layers.activations import KEPT
 from phaze.plan.layers.costs import LayerCost
@@ -75,21 +75,6 @@ class ModelLayers(ProfiledLayers):
 
     choices: dict[int, tuple[Choice, ...]]
     """Choices of the configurations by width t, in the order of `options`."""
-
-
-class PiperRun(NamedTuple):
-    """Best plan of one run: of one microbatch size b' and one number g of accumulated rounds."""
-
-    microbatch: int
-    rounds: int
-    layers: ModelLayers
-    cluster: FlatCluster
-    plan: PiperPlan
-
-    @property
-    def sample_s(self) -> float:
-        """Time per sample that Piper claims, in seconds."""
-        return self.plan.time_per_sample_s / self.microbatch
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +148,12 @@ class PiperRequest:
                             stash_bytes=cost.kept_bytes(recompute)[0],
                         )
 
-    def layers(self, microbatch: int) -> ModelLayers:
-        """Layers of the model with all useful configurations at one microbatch size."""
+    @cached_property
+    def models(self) -> dict[int, ModelLayers]:
+        """Layers of the model with all useful configurations, by microbatch size, ascending."""
+        return {size: self._layers(size) for size in self.microbatches}
+
+    def _layers(self, microbatch: int) -> ModelLayers:
         rows: dict[tuple[str, int], list[LayerTiming]] = {}
         for row in self.timings:
             if row.microbatch == microbatch:
@@ -224,24 +213,17 @@ class PiperRequest:
         count = self.question.task.global_batch // microbatch
         return [g for g in range(1, count + 1) if count % g == 0]
 
-    def runs(self) -> Iterator[PiperRun]:
-        """Yield the plan of each run of (g, b') that is faster than those before; N is B' / (g b')."""
-        best_s = np.inf
-        for size in self.microbatches:
-            layers, one_round = self.layers(size), self.cluster(size)
+    def inputs(self) -> Iterator[tuple[int, ModelLayers, FlatCluster]]:
+        """Yield the input of each run of (g, b'): b', its layers and a cluster with N = B' / (g b')."""
+        for size, layers in self.models.items():
             for rounds in self.rounds(size):
-                cluster = replace(one_round, microbatches=one_round.microbatches // rounds)
-                # A sample of Piper is a microbatch here; plans above the best time so far are of no use.
-                plan = plan_piper(layers, cluster, below_s=best_s * size)
-                if plan is not None and plan.time_per_sample_s / size < best_s:
-                    run = PiperRun(size, rounds, layers, cluster, plan)
-                    best_s = run.sample_s
-                    yield run
+                cluster = self.cluster(size)
+                yield size, layers, replace(cluster, microbatches=cluster.microbatches // rounds)
 
     @cached_property
     def best(self) -> PiperRun | None:
         """Fastest plan over all runs; None if nothing fits."""
-        return next(reversed([*self.runs()]), None)
+        return fastest_run(self.inputs())
 
     def cluster(self, microbatch: int) -> FlatCluster:
         """Flat cluster with the bandwidth of the outermost network level, and the whole batch."""
@@ -265,12 +247,13 @@ class PiperRequest:
 
     def _stage(self, run: PiperRun, planned: PlannedStage) -> Stage:
         """Stage with the split and recompute option of each layer, and two versions of the weights."""
-        choices = [run.layers.choices[planned.layout.tp][c] for c in planned.configurations]
+        choices = [self.models[run.microbatch].choices[planned.layout.tp][c] for c in planned.configurations]
         # Layers of a stage may split differently; its layout is that of most of them.
         layout = Counter(choice.layout for choice in choices).most_common(1)[0][0]
         recompute = Counter(choice.recompute for choice in choices).most_common(1)[0][0]
         layout = replace(layout, dp=planned.layout.dp, recompute=recompute)
-        lowering = self.question.lowering(layout)
+        # Working memory is cached by layer name, and layers of one name may split differently here.
+        lowering = replace(self.question.lowering(layout), _working={})
         workload, costs, _ = lowering.layers(layout)
         names = [workload.order[v] for v in planned.layers]
         same = Counter(zip(names, choices, strict=True))
@@ -280,7 +263,7 @@ class PiperRequest:
         ]
         counts = [(count, cost) for count, cost, _ in options]
         cut = range(planned.layers[0], planned.layers[-1] + 1)
-        blocks = sum(cost.layer.name not in KEPT for _, cost in counts)
+        blocks = sum(name not in KEPT for name in names)
         stage = StageLayers(lowering, layout, cut, workload, costs, counts, options, blocks).stage()
         return replace(stage, fixed_bytes=stage.fixed_bytes + stage.weight_bytes)
 

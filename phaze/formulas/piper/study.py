@@ -26,7 +26,8 @@ from phaze.formulas.phaze.flush import Infeasible
 from phaze.formulas.piper.baselines import Contender
 from phaze.formulas.piper.chain import RECOMPUTE, price, read_layers, why_outside
 from phaze.formulas.piper.layers import Configurations, FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
-from phaze.formulas.piper.planner import BELOW, SearchOptions, plan, why_no_plan
+from phaze.formulas.piper.planner import BELOW, SearchOptions, fastest_run
+from phaze.formulas.piper.question import why_no_plan
 from phaze.formulas.planners import Planned, PlanningTask, StageMemory
 from phaze.layout import Layout
 from phaze.plan.plan import Plan, Stage
@@ -43,22 +44,14 @@ def plan_piper(task: PlanningTask) -> Planned | Infeasible:
     sum to at most N.
     """
     models, samples = models_of(task), task.conditions.scenario.global_batch
-    best: tuple[float, int, PiperPlan] | None = None
-    for microbatch in sorted(models):
-        # Later microbatch sizes have to beat the best so far, which one search can rule out.
-        below_s = best[0] if best else np.inf
-        cluster = cluster_of(task, microbatch)
-        piper_plan = plan(models[microbatch], cluster, below_s=below_s * microbatch)
-        if piper_plan is not None and piper_plan.time_per_sample_s / microbatch < below_s:
-            best = piper_plan.time_per_sample_s / microbatch, microbatch, piper_plan
-    if best is None:
+    run = fastest_run((size, models[size], cluster_of(task, size)) for size in sorted(models))
+    if run is None:
         least = min(models)
         return Infeasible(why_no_plan(models[least], cluster_of(task, least)))
-    time_s, microbatch, piper_plan = best
-    planned = [_stage(task, models[microbatch], microbatch, stage) for stage in piper_plan.stages]
+    planned = [_stage(task, run.layers, run.microbatch, stage) for stage in run.plan.stages]
     stages, memory = zip(*planned, strict=True)
-    study_plan = Plan(stages, "2bw", samples // microbatch, claim=task.claim(time_s, 0.0))
-    return Planned(study_plan, memory, time_s * BELOW)
+    study_plan = Plan(stages, "2bw", samples // run.microbatch, claim=task.claim(run.sample_s, 0.0))
+    return Planned(study_plan, memory, run.sample_s * BELOW)
 
 
 def _stage(

@@ -69,8 +69,8 @@ def table_text(request: PiperRequest) -> str:
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("microbatch", "devices", "degree", "stages", "time_per_sample_s"))
-    for size in request.microbatches:
-        table = time_table(request.layers(size), request.cluster(size))
+    for size, layers in request.models.items():
+        table = time_table(layers, request.cluster(size))
         for k, s in zip(*np.isfinite(table.time_s.T).nonzero(), strict=True):
             writer.writerow((size, k, s, table.stages[s, k], float(table.time_s[s, k]) / size))
     return text.getvalue()

@@ -154,7 +154,7 @@ def _planner_row(row: PlannerRow, plan: TrainingPlan) -> str:
     sentence = (
         f"{row.planner} claims {claimed_s:.4g} s, the optimum of its formula{runs}. Priced {time_s:.4g} s: "
         f"{time_s / claimed_s - 1:+.1%} by what the formula leaves out, {time_s / plan.time_s - 1:+.1%} "
-        f"against plan 1 (certified, {plan.time_s:.4g} s); "
+        f"against plan 1 (certified, expected {plan.time_s:.4g} s); "
         f"{row.tokens_per_s_per_device:,.0f} tokens/s/device, {row.fullest_gib:.1f} GiB of tensors with "
         f"{stages} b={row.microbatch} {row.schedule}"
     )

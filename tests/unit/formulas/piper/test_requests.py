@@ -12,9 +12,8 @@ from phaze.base.errors import PhazeError
 from phaze.formulas.piper.instance import read_instance, write_instance
 from phaze.formulas.piper.layers import Configurations
 from phaze.formulas.piper.planner import SearchOptions, plan
-from phaze.formulas.piper.question import PiperQuestion
+from phaze.formulas.piper.question import PiperQuestion, answer
 from phaze.formulas.piper.requests import PiperRequest
-from phaze.formulas.piper.results import answer
 from phaze.formulas.piper.timings import check_timings, read_timings, timings_text
 from tests.unit.plan.search.exhaustive import SmallCase
 
@@ -58,11 +57,11 @@ def test_the_best_run_is_the_fastest_of_all_microbatch_sizes_and_rounds(dense: P
     for size in dense.microbatches:
         for rounds in dense.rounds(size):
             cluster = replace(dense.cluster(size), microbatches=DENSE.global_batch // size // rounds)
-            planned = plan(dense.layers(size), cluster)
+            planned = plan(dense.models[size], cluster)
             times[size, rounds] = planned.time_per_sample_s / size if planned else np.inf
     assert dense.best is not None
     assert len(times) == 5 + 4 + 3
-    assert dense.best.sample_s == min(times.values()) == times[dense.best.microbatch, dense.best.rounds]
+    assert dense.best.sample_s == min(times.values()) == times[dense.best.microbatch, 1]
     # Accumulated rounds only lower the limit of the sum of degrees, and exchange gradients more often.
     for (size, _), time_s in times.items():
         assert time_s >= times[size, 1]
@@ -93,9 +92,9 @@ def test_surpassed_configurations_are_in_no_fastest_plan(
     dense: PiperRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = SearchOptions(exact_knapsack=True)
-    useful = dense.layers(1)
+    useful = dense.models[1]
     monkeypatch.setattr("phaze.formulas.piper.requests.LayerConfiguration.surpasses", lambda *_: False)
-    complete = dense.layers(1)
+    complete = request().models[1]
     assert any(len(complete.options[t].names) > len(useful.options[t].names) for t in useful.options)
     times = [plan(layers, dense.cluster(1), exact) for layers in (useful, complete)]
     assert times[0] is not None
@@ -120,6 +119,7 @@ def test_a_plan_of_mixed_configurations_has_the_price_of_its_layers() -> None:
         chosen = list(planned.configurations)
         assert stage.compute_s >= options.time_s[chosen].sum() * (1 - 1e-9)
         assert stage.stash_bytes == pytest.approx(options.stash_bytes[chosen].sum())
+        assert stage.pieces == sum(0 < v <= DENSE.layers for v in planned.layers)
         assert stage.weight_bytes == pytest.approx(options.weight_bytes[chosen].sum())
 
 

@@ -10,8 +10,7 @@ import pytest
 from phaze.base.units import GIB
 from phaze.formulas.piper.instance import PiperInstance, read_instance
 from phaze.formulas.piper.layers import FlatCluster
-from phaze.formulas.piper.question import PiperQuestion
-from phaze.formulas.piper.results import answer, as_text
+from phaze.formulas.piper.question import PiperQuestion, answer, as_text
 from tests.unit.formulas.phaze.files import Change, put, saved
 from tests.unit.formulas.piper.instances import example
 
