@@ -62,13 +62,19 @@ def plan(request: PlanOptions) -> None:
         if not request.as_json and None in (request.sequence, request.global_batch):
             typer.echo(_defaults(questions[0], request))
         _write_page(answers, request.page, request.runtime)
-    if request.out is not None and answers[0].format == "phaze-no-plan":
-        typer.echo(f"plan: {request.out} was not written: there is no plan", err=True)
+    if answers[0].format == "phaze-no-plan":
+        _tell_unwritten(request.out, request.write_input)
     if any(phase.interrupted for phase in phases):
         raise typer.Exit(INTERRUPTED)
     plans = [answer for answer in answers if answer.format == "phaze-plan"]
     if all(plan.run is not None and plan.run.in_time is False for plan in plans):
         raise typer.Exit(NOTHING_FITS)
+
+
+def _tell_unwritten(*outs: Path | None) -> None:
+    """Name the requested files that are not written without a plan, on standard error."""
+    for out in filter(None, outs):
+        typer.echo(f"plan: {out} was not written: there is no plan", err=True)
 
 
 def _training_run(request: RunFields) -> AskedRun | None:

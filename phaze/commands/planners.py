@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from phaze.commands.terminal import tell
+
 if TYPE_CHECKING:
     from phaze.commands.plan_options import PlanOptions
     from phaze.formulas.piper.requests import PiperRequest
@@ -36,6 +38,9 @@ def planner_rows(request: PiperRequest, options: PlanOptions) -> tuple[PlannerRo
 
     if options.table and options.out is not None:
         write_text(options.out, table_text(request))
-    if options.write_input is not None and request.best is not None:
-        write_instance(options.write_input, request.best.layers, request.best.cluster)
+    if options.write_input is not None:
+        if request.best is None:
+            tell(f"plan: {options.write_input} was not written: Piper has no plan")
+        else:
+            write_instance(options.write_input, request.best.layers, request.best.cluster)
     return tuple(DynamicPrograms(request.question, request).rows())
