@@ -158,9 +158,7 @@ MISTAKES = {
         "whole", "tensor"
     ): r"layers.csv: row 1: kind: must be whole on t = 1 devices, got 'tensor'",
     HEAD
-    + ROW.replace(
-        "embedding", "embeding"
-    ): r"row 1: layer: 'embeding' is not a layer of .*: embedding, block, h",
+    + ROW.replace("embedding", "embed"): r"row 1: layer: 'embed' is not a layer of .*: embedding, block, h",
     HEAD + ROW.replace("none", "some"): r"row 1: recompute: must be one of none, full, .* got 'some'",
     HEAD + ROW.replace("1,1,none", "1,3,none"): r"row 1: t: must be one of 1, 2, 4, 8, .* got 3",
     HEAD + ROW.replace("1,1,none", "3,1,none"): r"row 1: microbatch: must divide the batch of 16, got 3",
