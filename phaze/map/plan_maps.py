@@ -261,16 +261,16 @@ class PlanOn:
 
     def __init__(self, plan: Plan, lanes: Lanes, fabric: Fabric) -> None:
         self.plan, self.lanes, self.fabric = within_units(plan), lanes, fabric
-        self.known: dict[bytes, float] = {}
+        self.times_s: dict[bytes, float] = {}
 
     def batch_s(self, mapping: Ints) -> float:
         """Simulated time per batch, with contention."""
         key = mapping.tobytes()
-        if key not in self.known:
+        if key not in self.times_s:
             placed = devices_of(self.plan, self.lanes, mapping)
             carried = simulate_script(script_on(self.plan, self.fabric, placed), self.fabric.topology)
-            self.known[key] = time_per_batch_s(carried)
-        return self.known[key]
+            self.times_s[key] = time_per_batch_s(carried)
+        return self.times_s[key]
 
 
 class _PlanOnPart(PlanOn):

@@ -48,7 +48,7 @@ class Arranged:
     network: Network
     devices: Ints
     """Device of every rank, (N,)."""
-    _known: dict[tuple[Kind, float, Group], tuple[float, ...]] = field(default_factory=dict)
+    _times_s: dict[tuple[Kind, float, Group], tuple[float, ...]] = field(default_factory=dict)
 
     def seconds(self, kind: Kind, size_bytes: Number, group: Members) -> Number:
         """Time of a collective, or of a message from one rank to the next; 0 for one rank."""
@@ -62,10 +62,10 @@ class Arranged:
 
     def _each(self, kind: Kind, size_bytes: float, group: Group) -> tuple[float, ...]:
         key = kind, size_bytes, group
-        if key not in self._known:
+        if key not in self._times_s:
             rows = self.groups(kind, group)
-            self._known[key] = tuple(self.network.seconds(kind, size_bytes, row) for row in rows)
-        return self._known[key]
+            self._times_s[key] = tuple(self.network.seconds(kind, size_bytes, row) for row in rows)
+        return self._times_s[key]
 
     def groups(self, kind: Kind, group: Group) -> list[list[int]]:
         """Devices of every group of the same size and stride as `group`, (groups, ranks).

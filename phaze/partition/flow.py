@@ -97,7 +97,7 @@ class Partition:
     """Result of the flow: the chosen partition and all candidates."""
 
     chosen: PartitionCandidate
-    met: tuple[PartitionCandidate, ...]
+    candidates: tuple[PartitionCandidate, ...]
     bound_s: float
     """Lower bound on the slowest stage time of any partition."""
     proven: bool
@@ -153,15 +153,15 @@ def partition(
     Raises PhazeError for fewer operators than stages, and if no partition that fits in memory is found.
     """
     problem = problem_of(graph, terms, stages, replicas)
-    met = list(_paper_flow(problem, options))
+    candidates = list(_paper_flow(problem, options))
     # The slowest stage takes at least the mean stage time, and the longest operator.
     lowest = max(problem.weights.total_s / stages, float(problem.weights.compute_s.max()))
     if options.flow == "paper":
-        if not met:
+        if not candidates:
             raise PhazeError(_none_fits(problem, proven=False))
-        chosen = min(met, key=_by_step)
-        return Partition(chosen, tuple(met), lowest, proven=False)
-    return _full_flow(problem, options, met, lowest)
+        chosen = min(candidates, key=_by_step)
+        return Partition(chosen, tuple(candidates), lowest, proven=False)
+    return _full_flow(problem, options, candidates, lowest)
 
 
 def _paper_flow(problem: PartitionProblem, options: CutOptions) -> Iterator[PartitionCandidate]:
@@ -198,28 +198,28 @@ def cut_clusters(smaller: Weights, stages: int) -> Ints | None:
 
 
 def _full_flow(
-    problem: PartitionProblem, options: CutOptions, met: list[PartitionCandidate], lowest: float
+    problem: PartitionProblem, options: CutOptions, candidates: list[PartitionCandidate], lowest: float
 ) -> Partition:
     """Best partition of the paper's flow, time-based refinement, dynamic programs and integer program."""
     weights = problem.weights
     ordered = cut_in_order(weights, problem.stages)  # close to optimal if branches are narrow
-    met += [] if ordered is None else [problem.candidate(ordered, "order")]
+    candidates += [] if ordered is None else [problem.candidate(ordered, "order")]
     still = np.zeros(len(weights), np.int64)
-    met += [
+    candidates += [
         problem.candidate(refine(weights, candidate.stage_of, still, by_time=True)[0], "balance")
-        for candidate in met
+        for candidate in candidates
     ]
-    best = min(met, key=_by_time, default=None)
+    best = min(candidates, key=_by_time, default=None)
     cuts, bound = _cut_operators(weights, problem.stages, best)
-    met += [problem.candidate(candidate.stage_of, maker) for maker, candidate in cuts.items()]
-    if not met:
+    candidates += [problem.candidate(candidate.stage_of, maker) for maker, candidate in cuts.items()]
+    if not candidates:
         raise PhazeError(_none_fits(problem, proven=bool(np.isinf(bound))))
-    least = min(met, key=_by_time)
-    met += _fewer_messages(problem, least.time_s, options.slack)
-    near = [candidate for candidate in met if candidate.time_s <= (1 + options.slack) * least.time_s]
+    least = min(candidates, key=_by_time)
+    candidates += _fewer_messages(problem, least.time_s, options.slack)
+    near = [candidate for candidate in candidates if candidate.time_s <= (1 + options.slack) * least.time_s]
     proven = bound >= least.time_s * (1 - PROOF)
     bound = least.time_s if proven else max(bound, lowest)
-    return Partition(min(near, key=_by_step), tuple(met), bound, proven)
+    return Partition(min(near, key=_by_step), tuple(candidates), bound, proven)
 
 
 def _cut_operators(

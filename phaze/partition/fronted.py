@@ -106,7 +106,7 @@ class _Bounds(NamedTuple):
     seconds_per_byte: float
 
 
-class _Begun(NamedTuple):
+class _Start(NamedTuple):
     """Initial compute time and bytes of an enumeration, common to all sets at a boundary."""
 
     beyond: Floats
@@ -134,7 +134,7 @@ def family(
         weights.predecessors,
         weights.compute_s,
         _bounds(weights, windows, border, limit_s),
-        _begun(weights, inside, outside),
+        _start_of(weights, inside, outside),
         limit,
     )
     if not complete:
@@ -152,11 +152,11 @@ def _bounds(weights: Weights, windows: Windows, border: int, limit_s: float) -> 
     return _Bounds(least, most, least_less, border * limit_s + slack, weights.seconds_per_byte)
 
 
-def _begun(weights: Weights, inside: Bools, outside: Bools) -> _Begun:
+def _start_of(weights: Weights, inside: Bools, outside: Bools) -> _Start:
     source, target = weights.sources, weights.targets
     leaving = np.where(outside[target], weights.edge_bytes, 0.0)
     beyond = sums(source, leaving, len(weights))
-    return _Begun(beyond, float(weights.compute_s[inside].sum()), float(beyond[inside].sum()))
+    return _Start(beyond, float(weights.compute_s[inside].sum()), float(beyond[inside].sum()))
 
 
 def describe(weights: Weights, words: Words) -> SetFamily:
@@ -174,7 +174,7 @@ def _grow(
     sources: Predecessors,
     compute: Floats,
     bounds: _Bounds,
-    begun: _Begun,
+    initial: _Start,
     limit: int,
 ) -> tuple[Words, bool]:
     """Fronted supersets of `start` (1, words) within the bounds, and False if there are more than `limit`.
@@ -183,7 +183,7 @@ def _grow(
     """
     sets, sums = np.empty((1024, start.shape[1]), np.uint64), np.empty((1024, 2))
     _copy_set(start, 0, sets, 0)
-    sums[0, 0], sums[0, 1] = begun.compute_s, bounds.seconds_per_byte * begun.sent_bytes
+    sums[0, 0], sums[0, 1] = initial.compute_s, bounds.seconds_per_byte * initial.sent_bytes
     count, open_s = 1, 0.0
     for v in open_nodes:
         open_s += compute[v]
@@ -195,7 +195,7 @@ def _grow(
         grown = before
         for row in range(before):
             entering, ready = _entering(sets, row, sources, v)
-            time, sent = sums[row, 0] + compute[v], sums[row, 1] + bounds.seconds_per_byte * begun.beyond[v]
+            time, sent = sums[row, 0] + compute[v], sums[row, 1] + bounds.seconds_per_byte * initial.beyond[v]
             if ready and time <= bounds.most and _keeps(time, sent, open_s, bounds):
                 _copy_set(sets, row, sets, grown)
                 sets[grown, v // BITS] |= np.uint64(1) << np.uint64(v % BITS)

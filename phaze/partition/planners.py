@@ -27,7 +27,7 @@ from phaze.workload.operator_graphs import OperatorGraph
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class BaselineResult:
     """Result of a baseline planner on a graph."""
 
     planner: Maker
@@ -39,7 +39,7 @@ class Compared:
 
 def compare_baselines(
     graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int
-) -> list[Compared]:
+) -> list[BaselineResult]:
     """Partitions of a graph by the baseline planners."""
     problem = problem_of(graph, terms, stages, replicas)
     return [_try(problem, name, cut) for name, cut in BASELINES.items()]
@@ -48,12 +48,12 @@ def compare_baselines(
 Cutter = Callable[[PartitionProblem], Ints]
 
 
-def _try(problem: PartitionProblem, name: Maker, cut: Cutter) -> Compared:
+def _try(problem: PartitionProblem, name: Maker, cut: Cutter) -> BaselineResult:
     try:
         stage_of = cut(problem)
     except PhazeError as error:
-        return Compared(name, None, str(error), fits_memory=False)
-    return Compared(name, problem.candidate(stage_of, name), "", fits(problem.weights, stage_of))
+        return BaselineResult(name, None, str(error), fits_memory=False)
+    return BaselineResult(name, problem.candidate(stage_of, name), "", fits(problem.weights, stage_of))
 
 
 def _topological(problem: PartitionProblem) -> Ints:

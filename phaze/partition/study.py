@@ -45,7 +45,7 @@ def _cut(graph: OperatorGraph, terms: PartitionTerms, point: StagesPoint) -> Par
     )
     found_cut = partition(graph, terms, point.stages, point.replicas, options)
     if point.partitioner == "clusters":
-        clustered = [candidate for candidate in found_cut.met if candidate.made_by == "clusters"]
+        clustered = [candidate for candidate in found_cut.candidates if candidate.made_by == "clusters"]
         return min(clustered, key=lambda candidate: candidate.step_s)
     return found_cut.chosen
 

@@ -83,16 +83,16 @@ def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
 
 def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Minimum lower and feasible times per batch: rows (architecture, hbm_gib), one column per model."""
-    seen: list[_Seen] = []
+    shards: list[_ShardTimes] = []
     for screen in screens:
-        points = next((point for point in reversed(seen) if point.is_about(screen)), None)
+        points = next((point for point in reversed(shards) if point.has_rows_of(screen)), None)
         if points is None:
-            points = _Seen.of(screen)
-            seen.append(points)
+            points = _ShardTimes.of(screen)
+            shards.append(points)
         points.add(screen)
     every = (
-        pd.concat([point.rows() for point in seen], ignore_index=True)
-        if seen
+        pd.concat([point.rows() for point in shards], ignore_index=True)
+        if shards
         else pd.DataFrame({"model": []})
     )
     if missing := [model for model in models if not (every["model"] == model).any()]:
@@ -103,7 +103,7 @@ def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.D
 
 
 @dataclass
-class _Seen:
+class _ShardTimes:
     """Minimum times over all screening tables of one shard, which have the same rows."""
 
     keys: pd.DataFrame
@@ -113,7 +113,7 @@ class _Seen:
     feasible_s: Floats
 
     @classmethod
-    def of(cls, screen: pd.DataFrame) -> _Seen:
+    def of(cls, screen: pd.DataFrame) -> _ShardTimes:
         """Start with infinite times, for all screening tables with the same rows as this one."""
         keys = screen[["model", *AT]]
         codes = np.stack([pd.factorize(keys[name])[0] for name in keys])
@@ -121,7 +121,7 @@ class _Seen:
         nothing = np.full(len(starts), np.inf)
         return cls(keys, starts, nothing, nothing)
 
-    def is_about(self, screen: pd.DataFrame) -> bool:
+    def has_rows_of(self, screen: pd.DataFrame) -> bool:
         """True if a screening table has the same rows."""
         return all(self.keys[name].equals(screen[name]) for name in self.keys)
 

@@ -33,8 +33,8 @@ def test_the_flow_is_within_two_per_cent_of_the_optimum(name: str) -> None:
         assert found.chosen.time_s <= (1 + SLACK) * best.time_s
         assert found.bound_s <= best.time_s * (1 + 1e-9)
         assert not found.proven or found.bound_s == pytest.approx(best.time_s)
-        least = min(one.time_s for one in found.met)
-        near = [one.step_s for one in found.met if one.time_s <= (1 + SLACK) * least]
+        least = min(one.time_s for one in found.candidates)
+        near = [one.step_s for one in found.candidates if one.time_s <= (1 + SLACK) * least]
         assert found.chosen.step_s == min(near)
 
 
@@ -47,16 +47,16 @@ def test_with_few_subgraphs_allowed_it_works_on_near_the_borders(
     monkeypatch.setattr("phaze.partition.flow.MOST_SETS", 40)
     few = partition(graph, TERMS, stages, 1, CutOptions(24))
     assert exact.proven
-    assert few.chosen.time_s <= min(one.time_s for one in few.met if one.alpha) * (1 + SLACK)
+    assert few.chosen.time_s <= min(one.time_s for one in few.candidates if one.alpha) * (1 + SLACK)
     assert few.bound_s <= exact.bound_s * (1 + 1e-9)
     assert few.chosen.time_s <= 1.1 * exact.chosen.time_s
 
 
 def test_the_papers_flow_takes_the_fastest_step_of_all_alphas() -> None:
     found = partition(GRAPHS["bert"], TERMS, 4, 2, CutOptions(16, flow="paper"))
-    assert {one.made_by for one in found.met} <= {"clusters", "refinement"}
-    assert {one.alpha for one in found.met} == {0.01, 1.0, 100.0}
-    assert found.chosen.step_s == min(one.step_s for one in found.met)
+    assert {one.made_by for one in found.candidates} <= {"clusters", "refinement"}
+    assert {one.alpha for one in found.candidates} == {0.01, 1.0, 100.0}
+    assert found.chosen.step_s == min(one.step_s for one in found.candidates)
     assert not found.proven
 
 

@@ -52,5 +52,5 @@ def test_wide_graphs_are_proven_where_subgraphs_are_too_many(name: str, stages: 
     found = partition(operator_graph(wide), terms, stages, 1, CutOptions(24))
     assert found.proven
     assert found.chosen.time_s <= (1 + SLACK) * found.bound_s
-    assert "operators" in {one.made_by for one in found.met}
+    assert "operators" in {one.made_by for one in found.candidates}
     assert len(weigh(operator_graph(wide), terms)) == len(found.chosen.stage_of)

@@ -8,7 +8,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.partition.flow import CutOptions, partition, problem_of
 from phaze.partition.intervals import cut_as_pipedream, layer_labels, layer_weights, layers_of
-from phaze.partition.planners import BASELINES, Compared, compare_baselines
+from phaze.partition.planners import BASELINES, BaselineResult, compare_baselines
 from phaze.partition.program import cut_within
 from phaze.partition.weights import PartitionTerms, fits, stage_times, weigh
 from phaze.workload.operator_graphs import OperatorGraph
@@ -30,11 +30,11 @@ TERMS = PartitionTerms(1e10)
 
 def compare(
     graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int, options: CutOptions
-) -> list[Compared]:
+) -> list[BaselineResult]:
     """Return the results of all planners on a graph, ours first."""
     stage_of = partition(graph, terms, stages, replicas, options).chosen.stage_of
     mine = problem_of(graph, terms, stages, replicas).candidate(stage_of, "parmesan")
-    ours = Compared("parmesan", mine, "", fits(weigh(graph, terms), stage_of))
+    ours = BaselineResult("parmesan", mine, "", fits(weigh(graph, terms), stage_of))
     return [ours, *compare_baselines(graph, terms, stages, replicas)]
 
 
