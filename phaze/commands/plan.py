@@ -15,6 +15,7 @@ from phaze.commands.options import RuntimeOption
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, telling
 from phaze.commands.plan_options import PlanOptions
 from phaze.commands.plan_phases import PlanPhases
+from phaze.spec.names import RANK
 from phaze.spec.questions import RunFields
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ def _questions(request: PlanOptions, system: str, devices: str | None) -> list[A
     batch = options.batch_samples("plan", request.global_batch, request.batch_tokens, tokens, max(numbers))
     shared = {
         "model": spec, "system": system, "stack": stack, "sequence": tokens, "runtime": trained,
-        "precision": request.precision, "load": request.load, "rank": request.rank,
+        "precision": request.precision, "load": request.load,
+        "rank": RANK if request.rank == "robust" else request.rank, "robust": request.rank == "robust",
         "fixed": dict(fixed), "global_batch": batch or _samples(tokens, max(numbers)),
     }  # fmt: skip
     for number in numbers:

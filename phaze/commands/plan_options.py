@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -65,8 +65,11 @@ class LayoutSearchOptions:
     ] = None
     top: Annotated[int, typer.Option(help="Number of rows of the ranked table.", min=1, max=1000)] = 5
     rank: Annotated[
-        Rank,
-        typer.Option(help="Time that ranks layouts: prudent (credits only measured overlap) or expected."),
+        Literal[Rank, "robust"],
+        typer.Option(
+            help="Time that ranks layouts: prudent (credits only measured overlap) or expected; or robust, "
+            "the least regret if overlap or the load of experts is not as assumed."
+        ),
     ] = RANK
     runtime: Annotated[
         RuntimeOption | None,
@@ -111,6 +114,13 @@ class LayoutSearchOptions:
 class AnswerOptions:
     """Options for the parts of the answer and the output files."""
 
+    measure_first: Annotated[
+        bool,
+        typer.Option(
+            "--measure-first",
+            help="Add the plans whose measurement would decide, and what each outcome says.",
+        ),
+    ] = False
     evidence: Annotated[
         bool, typer.Option("--evidence", help="Add the measured runs that are most similar to the plan.")
     ] = False

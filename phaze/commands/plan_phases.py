@@ -72,6 +72,7 @@ class PlanPhases:
     def answer(self) -> TrainingPlan | UnfitPlan:
         """Search, and answer in phases."""
         from phaze.plan.answer.answer import plan_count
+        from phaze.plan.answer.ranked_table import wrapped
         from phaze.plan.answer.words import others_in_words
 
         planner, top = self._planner, self.options.top
@@ -85,19 +86,26 @@ class PlanPhases:
         self._publish(first, self._first_lines(first))
         with telling("plan"):
             search.extend(top)
-            plans = search.plans(number, top)
+            plans = planner.safest_first(search.plans(number, top))
             answer = planner.answer(plans, top)
         if answer.format == "phaze-no-plan":
             return answer
         answer = self._with_run(answer)
         faster_lines = (
-            [] if answer.layout == first.layout else ["A faster plan was found:", *self._first_lines(answer)]
+            []
+            if answer.layout == first.layout
+            else [
+                f"A {'safer' if self.question.robust else 'faster'} plan was found:",
+                *self._first_lines(answer),
+            ]
         )
         self._publish(answer, [*faster_lines, *others_in_words(answer, self._device)])
         with telling("plan"):
-            answer = self._completed(answer, plans)
-        self._publish(answer, self._last_lines(answer))
-        return answer
+            complete = self._completed(answer, plans)
+        # Further searches may have found plans under whose comparison the choice rests on something else.
+        changed = [] if complete.rests_on == answer.rests_on else map(wrapped, complete.rests_on)
+        self._publish(complete, [*changed, *self._last_lines(complete)])
+        return complete
 
     def _report(self, search: LayoutSearch) -> None:
         """Report the first plan, each clearly faster one, and the first gap; write every plan to the file."""
@@ -130,7 +138,10 @@ class PlanPhases:
         """The answer with the results of further searches, as far as they were requested."""
         options = self.options
         complete = options.why or options.as_json or options.page is not None
-        answer = self._planner.further(answer, plans, with_all=complete)
+        answer = self._planner.further(answer, plans, with_all=complete, with_why=options.why)
+        if options.measure_first:
+            sentences = self._planner.measure_first(plans, len(answer.alternatives))
+            answer = answer.model_copy(update={"measure_first": tuple(sentences)})
         if self.unlike:
             explained = self._planner.explained(plans.plans[0], self.unlike)
             answer = answer.model_copy(update={"explained": explained})

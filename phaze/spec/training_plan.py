@@ -94,6 +94,9 @@ class AskedPlan(Noun):
     rank: Rank = RANK
     """Step time for ranking and certificate: `expected`, or `prudent` with the measured shares of overlap and
     the prudent expert load."""
+    robust: bool = False
+    """If true, plans are ordered by their worst regret over assumptions on overlap and on the load of
+    experts, and not by their step time alone."""
     machine: StoredMachine | None = None
     """Contents of the files that `system` and `stack` name; null in older plan files, which need these files.
     """
@@ -440,8 +443,9 @@ class TrainingPlan(PlanFile, RankedPlan):
     """Batch near the requested one whose divisors limit data parallelism less, and the throughput that it
     gains; null if it gains none."""
     rests_on: tuple[Text, ...] = ()
-    """Assumptions that decide the ranking: without one of them another of the first plans would be the
-    fastest."""
+    """Assumptions that decide between the first plans, and the plan that loses least if they do not hold."""
+    measure_first: tuple[Text, ...] = ()
+    """Plans whose measurement would decide, and what each outcome says, if requested."""
     what_if: tuple[WhatIf, ...] = ()
     """Step times after changes, such as 10 % more of a resource or a larger batch."""
     explained: Explained | None = None

@@ -17,7 +17,8 @@ from phaze.plan import effort
 from phaze.plan.answer.assumptions import assumptions, uncalibrated, versions
 from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
 from phaze.plan.answer.ranked_table import fields_in_words
-from phaze.plan.answer.what_if import COMPARED, made_to_fit, other_batch, rests_on, what_if
+from phaze.plan.answer.regrets import COMPARED, Regrets, Scenario, scenarios
+from phaze.plan.answer.what_if import made_to_fit, other_batch, what_if
 from phaze.plan.bounds.families import UnfitLayout
 from phaze.plan.machines import device_of, planned_machine
 from phaze.plan.question import PlanQuestion
@@ -81,7 +82,7 @@ Fixed = Mapping[str, int | str]
 
 
 def plan_count(top: int) -> int:
-    """Number of plans for a table of `top` rows: at least `COMPARED` are compared without overlap."""
+    """Number of plans for a table of `top` rows: at least `COMPARED` are compared under other assumptions."""
     return max(top, COMPARED)
 
 
@@ -129,11 +130,49 @@ class TrainingPlanner:
         return planner.search(self.question)
 
     def best(self, top: int) -> LayoutPlans:
-        """Best `top` plans, and at least `COMPARED` plans to compare without overlap."""
+        """Best `top` plans, and at least `COMPARED` plans to compare under other assumptions."""
         search = self.search({})
         search.run(plan_count(top))
         search.extend(top)
-        return search.plans(plan_count(top), top)
+        return self.safest_first(search.plans(plan_count(top), top))
+
+    def safest_first(self, search_plans: LayoutPlans) -> LayoutPlans:
+        """Plans in the order of their worst regret if the request asks for it, else as they are.
+
+        The best plans of short searches under the other assumptions are compared as well.
+        """
+        if not (self.request.robust and search_plans.plans):
+            return search_plans
+        ordered = self._with_others(search_plans.plans)
+        regrets = self._regrets([PricedLayout.of(self.question, plan) for plan in ordered])
+        plans = tuple(ordered[place] for place in regrets.order)
+        first_s = regrets.plans[regrets.order[0]].price.time_s
+        bound_s = search_plans.certificate.bound_s
+        proof = {"gap": 0.0 if bound_s is None else 1 - bound_s / first_s, "rows": 0}
+        return replace(
+            search_plans, plans=plans, certificate=search_plans.certificate.model_copy(update=proof)
+        )
+
+    def _with_others(self, plans: Sequence[PlannedLayout]) -> list[PlannedLayout]:
+        """Plans, followed by the best ones of short searches under each of the assumptions."""
+        known = {(plan.layout, plan.schedule): plan for plan in plans}
+        for scenario in self._scenarios:
+            for plan in self._briefly(scenario.question, self.request.fixed):
+                priced = PricedLayout.of(scenario.question, plan).priced_for(self.question)
+                key = priced.staged.layout, priced.staged.schedule
+                # A plan of another scenario may not fit under the assumptions that rank plans.
+                if key not in known and priced.lacking_gib <= 0:
+                    known[key] = PlannedLayout(priced.staged, priced.split, priced.price.time_s)
+        return [*known.values()]
+
+    @cached_property
+    def _scenarios(self) -> tuple[Scenario, ...]:
+        usual = self.stored.stored_machine(self.folder).stack.load.expected
+        return scenarios(self.expected, loads_given=self.stored.load != usual)
+
+    def _regrets(self, ranked: Sequence[PricedLayout]) -> Regrets:
+        """Regrets of plans, in the order in which they are ranked, under all assumptions."""
+        return Regrets(tuple(ranked), self._scenarios)
 
     def _briefly(self, question: PlanQuestion, fixed: Fixed) -> tuple[PlannedLayout, ...]:
         """Plan of a short search by the other kind of time; empty if it finds none."""
@@ -192,15 +231,18 @@ class TrainingPlanner:
         comparisons = {
             "recipes": tuple(recipes),
             "prudence": self._prudence(ranked) if self.request.rank == "prudent" else None,
-            "rests_on": tuple(rests_on(ranked, len(rows))),
+            "rests_on": (self._regrets(ranked).in_words(len(rows)),),
         }
         return answer.model_copy(update=comparisons)
 
-    def further(self, plan: TrainingPlan, search_plans: LayoutPlans, *, with_all: bool) -> TrainingPlan:
+    def further(
+        self, plan: TrainingPlan, search_plans: LayoutPlans, *, with_all: bool, with_why: bool = False
+    ) -> TrainingPlan:
         """Complete an answer by what takes short searches, unless its time is over.
 
         Without `with_all` only by what may change the choice: a plan that surely fits, another batch, and the
-        best plan by expected time where that orders the plans in another way.
+        best plan by expected time where that orders the plans in another way. With `with_why` the plans that
+        are best under other assumptions are compared as well.
         """
         # Short searches also take seconds: none begins after the time limit.
         if self.limit.reason:
@@ -217,9 +259,19 @@ class TrainingPlanner:
             best = [PricedLayout.of(self.expected, planned) for planned in fastest]
             none = "A short search by expected time found no faster plan."
             changes["prudence"] = self._prudence([*ranked, *best]) or none
+        if with_why:
+            regrets = self._regrets(
+                [PricedLayout.of(self.question, each) for each in self._with_others(search_plans.plans)]
+            )
+            changes["rests_on"] = (regrets.in_words(len(plan.alternatives)),)
         if with_all:
             changes["what_if"] = tuple(what_if(ranked[0], fixed))
         return plan.model_copy(update=changes)
+
+    def measure_first(self, search_plans: LayoutPlans, shown: int) -> Iterator[str]:
+        """Yield sentences on the plans whose measurement would decide, and on what each outcome says."""
+        ranked = [PricedLayout.of(self.question, planned) for planned in search_plans.plans]
+        return self._regrets(ranked).measure_first(shown)
 
     def row(self, priced: PricedLayout) -> RankedPlan:
         """Row of the ranked table for one priced layout."""

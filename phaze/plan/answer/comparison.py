@@ -18,7 +18,6 @@ from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.answer.answer import question_of
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.answer.ranked_table import wrapped
-from phaze.plan.answer.what_if import communicates
 from phaze.plan.answer.words import table
 from phaze.plan.pricing.runs import Run
 from phaze.plan.question import PlanQuestion
@@ -354,7 +353,9 @@ def _may_overlap(kind: str, recipe: Recipe) -> bool:
     """True if a recipe has a kind of communication that could overlap with compute."""
     if kind == "ep":
         return pairs_passes(recipe.layout, recipe.model)
-    return communicates(recipe.layout, kind)
+    layout = recipe.layout
+    widths = {"dp": layout.dp * layout.cp, "tp": layout.tp, "pp": layout.pp}
+    return widths[kind] > 1
 
 
 def _text(value: object) -> str:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from math import gcd
 
 from phaze.cost.network.fabric import network_of
-from phaze.layout import DEVICE_AXES, Layout
+from phaze.layout import DEVICE_AXES
 from phaze.plan import effort
-from phaze.plan.answer.assumptions import HIDDEN
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
@@ -17,7 +16,7 @@ from phaze.plan.question import PlanQuestion
 from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.terms.memory import OK, capacity_bytes
 from phaze.spec.system import Cluster
-from phaze.spec.training_plan import TIE, WhatIf, nearest_batch
+from phaze.spec.training_plan import WhatIf, nearest_batch
 
 MORE = 1.1
 """Factor by which memory, bandwidths or clock are raised."""
@@ -26,8 +25,6 @@ MEMORY = "size of HBM"
 BATCHES = 2
 WORTH = 0.005
 """Minimum gain in throughput for which another batch is named."""
-COMPARED = 10
-"""Minimum number of plans that are compared under other assumptions."""
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 """Setting of PyTorch's allocator that avoids lasting fragmentation."""
 
@@ -77,33 +74,6 @@ def _changed(
         splits = plans.certificate.divisions
     change = f"{name} +{100 * (MORE - 1):.0f} %"
     return WhatIf(change=change, time_s=min(times_s), replanned=replan), splits
-
-
-def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
-    """Yield the overlap assumptions without which another plan would be the fastest.
-
-    The first `shown` plans are named by their number, the others by their layout.
-    """
-    question = plans[0].question
-    stack = question.machine.stack
-    for name in (kind for kind in stack.overlap if kind in HIDDEN):
-        overlap = tuple(kind for kind in stack.overlap if kind != name)
-        machine = replace(question.machine, stack=stack.model_copy(update={"overlap": overlap}))
-        without_overlap = replace(question, machine=machine)
-        # Plans without this communication keep their price: none is computed.
-        changed = [
-            plan.priced_for(without_overlap) if communicates(plan.staged.layout, name) else plan
-            for plan in plans
-        ]
-        times_s = [plan.price.time_s for plan in changed]
-        best = times_s.index(min(times_s))
-        if times_s[best] * (1 + TIE) < times_s[0]:
-            named = "" if best < shown else f"({plans[best].shape}) "
-            yield (
-                f"Assumes that {HIDDEN[name]} overlap with compute. Without overlap plan {best + 1} "
-                f"{named}is the fastest of the first {len(plans)}: {times_s[best]:.4g} s (plan 1: "
-                f"{times_s[0]:.4g} s)."
-            )
 
 
 def made_to_fit(
@@ -164,12 +134,6 @@ def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | Non
                 f"{batch} a short search finds {gain:.1%} more tokens/s ({question.rank}): {other.shape}."
             )
     return None
-
-
-def communicates(layout: Layout, kind: str) -> bool:
-    """True if a layout has communication of the given kind."""
-    widths = {"dp": layout.dp * layout.cp, "tp": layout.tp, "pp": layout.pp, "ep": layout.ep}
-    return widths[kind] > 1
 
 
 def _machines(question: PlanQuestion) -> Iterator[tuple[str, Machine]]:

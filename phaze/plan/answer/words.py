@@ -84,6 +84,7 @@ def last_in_words(plan: TrainingPlan, device: Device, *, why: bool) -> Iterator[
         plan.prudence,
         plan.other_batch,
         *(_planner_row(row, plan) for row in plan.planners),
+        *plan.measure_first,
     ]
     sentences += [] if plan.explained is None else explained(plan.explained, plan)
     sentences += _details(plan, device.hbm_gib) if why else [ASK]
@@ -325,6 +326,9 @@ def why_first(plan: TrainingPlan) -> Iterator[str]:
     if abs(share) < TIE:
         ahead = "; the simpler one is ahead" * (share < 0)
         yield f"Next best: plan 2 ({plan_differences(plan, other)}) takes as long{ahead}."
+    elif share < 0:  # plans are in the order of their worst regret
+        changes = plan_differences(plan, other)
+        yield f"Plan 2 ({changes}) takes {-share:.2%} less {rank} time, but may lose more than plan 1."
     else:
         parts = _parts(plan.next_longer_s)
         yield f"Next best: plan 2 ({plan_differences(plan, other)}) takes {share:.2%} longer: {parts}."

@@ -1,0 +1,169 @@
+"""Assumptions that decide between plans: overlap of communication, and load of the experts.
+
+Every compared plan is priced under each scenario: overlap as expected or only as measured, times experts that
+are balanced, loaded as the software stack's prudent load, or skewed. A plan's regret in a scenario is the
+share of time that it takes longer than the fastest of the compared plans there. The safe plan is the one
+whose largest regret is smallest (minimax regret: Savage, JASA 46, 1951).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.layout import BALANCED, Load
+from phaze.plan.answer.priced import PricedLayout
+from phaze.plan.machines import proven
+from phaze.plan.question import PlanQuestion
+from phaze.spec.training_plan import TIE
+
+SKEWED: Load = "power_law_1.2"
+"""Load of skewed experts: the steeper of two power laws under which experts' kernels are measured."""
+COMPARED = 10
+"""Minimum number of plans that are compared under all assumptions."""
+NOISE = 0.01
+"""Regret below which a choice decides nothing: repeated runs on one cluster differ by more."""
+MOST_MEASURED = 3
+"""Maximum number of plans to measure: in measured groups, the first three rows hold the fastest layout."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """One combination of assumptions, and the planning request under it."""
+
+    overlap: str
+    load: str
+    """Load of the experts in words; empty for a model without experts."""
+    question: PlanQuestion
+
+    @property
+    def words(self) -> str:
+        """The assumptions as a clause after `if`."""
+        return " and ".join(filter(None, (self.overlap, self.load)))
+
+
+def scenarios(expected: PlanQuestion, *, loads_given: bool = False) -> tuple[Scenario, ...]:
+    """All combinations of assumptions for a planning request, the expected one first.
+
+    With `loads_given` the load of the experts is the request's own in all of them.
+    """
+    stack, task = expected.machine.stack, expected.task
+    loads: dict[Load, str] = {task.load: ""}
+    if task.experts and not loads_given:
+        uneven = f"experts are loaded as {stack.load.prudent}"
+        loads = {BALANCED: "experts are balanced", stack.load.prudent: uneven, SKEWED: "experts are skewed"}
+    machines = {
+        "overlap works as expected": expected.machine,
+        "only measured overlap works": proven(expected.machine),
+    }
+    return tuple(
+        Scenario(overlap, words, replace(expected, task=replace(task, load=load), machine=machine))
+        for overlap, machine in machines.items()
+        for load, words in loads.items()
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Regrets:
+    """Times of plans in all scenarios, and what they say of the choice between them."""
+
+    plans: tuple[PricedLayout, ...]
+    """Compared plans, in the order in which they are ranked."""
+    scenarios: tuple[Scenario, ...]
+
+    @cached_property
+    def times_s(self) -> Floats:
+        """Step time of every plan in every scenario, (S, n)."""
+        return np.array(
+            [
+                [plan.priced_for(scenario.question).price.time_s for plan in self.plans]
+                for scenario in self.scenarios
+            ]
+        )
+
+    @property
+    def regrets(self) -> Floats:
+        """Share of time by which a plan is slower than the fastest one of a scenario, (S, n)."""
+        regrets: Floats = self.times_s / self.times_s.min(axis=1, keepdims=True) - 1
+        return regrets
+
+    @property
+    def worst(self) -> Floats:
+        """Largest regret of every plan, (n,)."""
+        worst: Floats = self.regrets.max(axis=0)
+        return worst
+
+    @property
+    def order(self) -> list[int]:
+        """Plans by increasing worst regret; the ranking decides between plans that tie."""
+        return [int(place) for place in np.argsort(np.round(self.worst / TIE), kind="stable")]
+
+    @property
+    def decisive(self) -> str:
+        """Assumptions on which the fastest plan depends."""
+        fastest = self.times_s.argmin(axis=1).tolist()
+        by_overlap = {
+            (scenario.overlap, place) for scenario, place in zip(self.scenarios, fastest, strict=True)
+        }
+        by_load = {(scenario.load, place) for scenario, place in zip(self.scenarios, fastest, strict=True)}
+        # The other assumption changes nothing if each value of this one always has the same fastest plan.
+        if len(by_overlap) == len({overlap for overlap, _ in by_overlap}):
+            return "overlap"
+        if len(by_load) == len({load for load, _ in by_load}):
+            return "the load of the experts"
+        return "overlap and the load of the experts"
+
+    def in_words(self, shown: int) -> str:
+        """Sentence on the assumption that decides the choice, and on the plan that is safe under all of them.
+
+        The first `shown` plans are named by their number, the others with their layout.
+        """
+        number, worst, compared = len(self.scenarios), self.worst.tolist(), len(self.plans)
+        assumed = (
+            f"{number} assumptions on overlap{' and the load of experts' * bool(self.scenarios[0].load)}"
+        )
+        if worst[0] < NOISE:
+            lead = f"within {worst[0]:.1%} of " * (worst[0] >= TIE)
+            return f"Under all {assumed}, plan 1 is {lead}the fastest of the first {compared}."
+        place = int(self.regrets[:, 0].argmax())
+        fastest, safest = int(self.times_s[place].argmin()), self.order[0]
+        sentence = (
+            f"The choice rests on {self.decisive}: if {self.scenarios[place].words}, plan 1 takes "
+            f"{worst[0]:.1%} longer than {self.name(fastest, shown)}."
+        )
+        if safest == 0:
+            return (
+                f"{sentence} Plan 1 is still the safe one: every other of the first {compared} may lose more."
+            )
+        return (
+            f"{sentence} Safe is {self.name(safest, shown)}: at most {worst[safest]:.1%} longer than the "
+            f"fastest under all {assumed}."
+        )
+
+    def measure_first(self, shown: int) -> Iterator[str]:
+        """Yield sentences on the plans whose measurement would decide, and on what each outcome says."""
+        fastest = self.times_s.argmin(axis=1).tolist()
+        chosen = list(dict.fromkeys([0, *fastest, *range(len(self.plans))]))[:MOST_MEASURED]
+        yield f"Measure first: {', '.join(self.name(place, shown) for place in chosen)}."
+        for place in chosen[1:]:
+            shares, name = (
+                self.times_s[:, place] / self.times_s[:, 0] - 1,
+                self.name(place, shown, start=True),
+            )
+            gain, loss = -float(shares.min()), float(shares.max())
+            if gain < TIE:
+                yield f"{name} is predicted {-gain:.1%} to {loss:.1%} slower: run it if it is not."
+                continue
+            where = self.scenarios[int(shares.argmin())].words
+            then = f"otherwise it may lose {loss:.1%}" if loss >= TIE else "it never loses"
+            yield f"{name} is faster, by up to {gain:.1%}, if {where}; {then}."
+
+    def name(self, place: int, shown: int, *, start: bool = False) -> str:
+        """Plan as it is called in a sentence, with its layout if it has no row."""
+        if place < shown:
+            return f"{'Plan' if start else 'plan'} {place + 1}"
+        return f"{'Layout' if start else 'layout'} {self.plans[place].shape}"
