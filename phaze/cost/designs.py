@@ -1,12 +1,17 @@
 """Distinct core designs in a shard of the searched architectures, and lookup of their estimates."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.ranking import distinct_rows
+
+if TYPE_CHECKING:  # a plan of a measured device reads no tables, and loads no pandas
+    import pandas as pd
 
 _BUFFER = ["glb_bytes", "glb_words_per_cycle", "clock_hz", "hbm_bandwidth_bytes_per_s"]
 _ARRAY = ["pe_x", "pe_y", "l2_tc_bytes"]
@@ -48,14 +53,14 @@ class Designs:
         return len(self.ids)
 
 
-def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
+def design_ids(architectures: pd.DataFrame) -> dict[str, Ints]:
     """Columns `tensor_design`, `vector_design` and `fused_design`: design ids, unique across all three."""
-    ids: dict[str, pd.Series] = {}
+    ids: dict[str, Ints] = {}
     first = 0
     for core, columns in DEPENDS_ON.items():
         distinct, place = distinct_rows(architectures[columns].to_numpy(np.float64))
         # Estimates of all core types share one table, in which a design id must not repeat.
-        ids[f"{core}_design"] = pd.Series(first + place, index=architectures.index)
+        ids[f"{core}_design"] = first + place
         first += len(distinct)
     return ids
 

@@ -25,7 +25,7 @@ from phaze.spec.system import Device
 from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Scores
 
-KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start", "host")
+KERNEL_LIMITS = (*LIMITS, "kernel_start", "host")
 """Bottlenecks to which kernel time is attributed; columns of `time_kernels`."""
 OF_PRODUCTS = [KERNEL_LIMITS.index(name) for name in ("compute", "vector", "hbm", "kernel_start")]
 """Indices in `KERNEL_LIMITS` of the columns of `product_times`."""

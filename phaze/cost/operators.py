@@ -21,11 +21,13 @@ mapping with the least latency. Leakage is a property of the whole chip over tim
 known: leakage_w_per_mm2 · area · time.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats, Ints
@@ -36,10 +38,11 @@ from phaze.cost.mapper.works import works_of
 from phaze.cost.vector import cycle_figures
 from phaze.spec.architecture import EnergyFigures, Technology
 from phaze.spec.settings import EstimateSettings
-from phaze.tables import Estimates
-from phaze.tables.columns import POINT, layout_of
 
-LIMITS = pd.array(["compute", "vector", "global_buffer", "hbm", "network"], dtype="str")
+if TYPE_CHECKING:  # a plan of a measured device reads no tables, and loads no pandas
+    import pandas as pd
+
+LIMITS = ("compute", "vector", "global_buffer", "hbm", "network")
 CORES = ("tensor", "vector", "fused", "network")
 REGISTER_WORDS_PER_OPERATION = 4
 """Register words accessed per multiply-accumulate.
@@ -59,6 +62,11 @@ def estimate_operators(
 
     Raises PhazeError if the settings give cycles of an unknown operation.
     """
+    import pandas as pd
+
+    from phaze.tables import Estimates
+    from phaze.tables.columns import POINT, layout_of
+
     figures = cycle_figures(technology.vector_cycles, settings.vector_cycles)
     parts, architectures, hardware = _with_overrides(parts, architectures, hardware, settings)
     frames = []
@@ -105,6 +113,9 @@ def _frame(
     figures: EnergyFigures,
 ) -> pd.DataFrame:
     """Rows of table `estimates` for one core type, on one core and on all cores."""
+    import pandas as pd
+
+    limits = pd.array(LIMITS, dtype="str")
     columns: dict[str, NDArray[np.generic] | pd.api.extensions.ExtensionArray] = {
         "work": np.repeat(works, len(designs)),
         "design": np.tile(designs.ids, len(works)),
@@ -113,7 +124,7 @@ def _frame(
         latency, limit = latencies_of(core, load, designs, hardware)
         energy = energies_of(load, designs, hardware.bytes_per_element, figures)
         columns[f"latency{suffix}_s"] = latency.ravel()
-        columns[f"limit{suffix}"] = LIMITS.take(limit.ravel())
+        columns[f"limit{suffix}"] = limits.take(limit.ravel())
         columns |= {f"{name}{suffix}_j": part.ravel() for name, part in energy.items()}
         columns[f"hbm{suffix}_bytes"] = np.broadcast_to(load.hbm_bytes, latency.shape).ravel()
         columns["reduced_bytes"] = np.broadcast_to(load.reduced_bytes, latency.shape).ravel()

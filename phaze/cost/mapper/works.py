@@ -1,13 +1,18 @@
 """Distinct units of work of one core type and their parts, as arrays."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from phaze.base.arrays import Bools, Floats, Ints, Names
 from phaze.cost.vector import cycles_per_element
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHAPE = ["batch", "m", "k", "n"]
 
