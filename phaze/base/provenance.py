@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 """Folder that contains the package phaze."""
 
 PACKAGE = "phaze"
+DISTRIBUTION = "phaze-planner"
+"""Name on the package index, where `phaze` is another program."""
 NUMERIC_LIBRARIES = ("highspy", "networkx", "numba", "numpy", "pandas", "pyarrow", "pyomo", "scipy")
 """Libraries whose version can affect results; others (settings, command line) cannot."""
 
@@ -76,7 +78,7 @@ def phaze_version() -> str:
     """Version in the pyproject.toml next to the package, otherwise the installed version."""
     project = ROOT / "pyproject.toml"
     if not project.is_file():
-        return library_version(PACKAGE)
+        return library_version(DISTRIBUTION)
     return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
 
 

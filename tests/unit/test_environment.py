@@ -97,6 +97,45 @@ def test_the_environment_with_pytorch_asks_for_what_the_project_does(project_roo
     assert {name: stated.get(name) for name in asked} == asked
 
 
+def test_the_conda_recipe_asks_for_what_the_project_does(
+    project: dict[str, list[str]], project_root: Path
+) -> None:
+    """A package of conda-forge has the version, commands and requirements of the wheel."""
+    table = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
+    recipe = yaml.safe_load((project_root / "envs/recipe.yaml").read_text())
+    assert (recipe["package"]["name"], recipe["context"]["version"]) == (table["name"], table["version"])
+    entries = dict(entry.split(" = ") for entry in recipe["build"]["python"]["entry_points"])
+    assert entries == table["scripts"]
+    asked = {
+        line.replace(" ", "") for line in recipe["requirements"]["run"] if not line.startswith("python ")
+    }
+    stated = {
+        re.sub(r"^[a-z0-9-]+", CONDA_NAMES.get(name, name), line)
+        for line, name in zip(project["run"], names(project["run"]), strict=True)
+    }
+    assert asked == stated
+
+
+def test_a_release_is_described_once(project_root: Path) -> None:
+    """The version, and the date of its entry in the changelog, are those that citations name."""
+    version = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]["version"]
+    citation = yaml.safe_load((project_root / "CITATION.cff").read_text())
+    assert citation["version"] == version
+    assert f"## {version} - {citation['date-released']}\n" in (project_root / "CHANGELOG.md").read_text()
+
+
+def test_the_container_copies_what_exists_and_starts_phaze(project_root: Path) -> None:
+    """Instructions of the container file name files of the checkout, and its entry point is the command."""
+    text = (project_root / "envs/Containerfile").read_text().replace("\\\n", " ")
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    assert [
+        word for word, _ in lines if word not in {"FROM", "RUN", "COPY", "WORKDIR", "ENTRYPOINT", "CMD"}
+    ] == []
+    copied = [source for word, rest in lines if word == "COPY" for source in rest.split()[:-1]]
+    assert [source for source in copied if not (project_root / source).exists()] == []
+    assert ["ENTRYPOINT", '["phaze"]'] in lines
+
+
 def _split(requirements: list[str]) -> list[tuple[str, str]]:
     return [(line.split(">=")[0], line.split(">=")[1]) for line in requirements]
 
