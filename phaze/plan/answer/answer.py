@@ -155,15 +155,15 @@ class TrainingPlanner:
 
     def _with_others(self, plans: Sequence[PlannedLayout]) -> list[PlannedLayout]:
         """Plans, followed by the best ones of short searches under each of the assumptions."""
-        known = {(plan.layout, plan.schedule): plan for plan in plans}
+        by_layout = {(plan.layout, plan.schedule): plan for plan in plans}
         for scenario in self._scenarios:
             for plan in self._briefly(scenario.question, self.request.fixed):
                 priced = PricedLayout.of(scenario.question, plan).priced_for(self.question)
                 key = priced.staged.layout, priced.staged.schedule
                 # A plan of another scenario may not fit under the assumptions that rank plans.
-                if key not in known and priced.lacking_gib <= 0:
-                    known[key] = PlannedLayout(priced.staged, priced.split, priced.price.time_s)
-        return [*known.values()]
+                if key not in by_layout and priced.lacking_gib <= 0:
+                    by_layout[key] = PlannedLayout(priced.staged, priced.split, priced.price.time_s)
+        return [*by_layout.values()]
 
     @cached_property
     def _scenarios(self) -> tuple[Scenario, ...]:
@@ -261,7 +261,7 @@ class TrainingPlanner:
             changes["prudence"] = self._prudence([*ranked, *best]) or none
         if with_why:
             regrets = self._regrets(
-                [PricedLayout.of(self.question, each) for each in self._with_others(search_plans.plans)]
+                [PricedLayout.of(self.question, planned) for planned in self._with_others(search_plans.plans)]
             )
             changes["rests_on"] = (regrets.in_words(len(plan.alternatives)),)
         if with_all:

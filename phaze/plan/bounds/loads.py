@@ -86,9 +86,10 @@ class LayoutLoads:
         """Forward and backward time of a layer without exchanges of replicas, (N, K) each."""
         pp, count = self.grid.pp.astype(float), self.microbatches
         forward_s, backward_s = self.layers.alone_s(paired_share(pp, count)[:, None])
-        each = self.microbatches[:, None]
         accumulation_s = self._trained(
-            lambda parameters, zero, shards: self._state.accumulation_s(parameters, zero, shards, each)
+            lambda parameters, zero, shards: self._state.accumulation_s(
+                parameters, zero, shards, count[:, None]
+            )
         )
         return forward_s, backward_s + accumulation_s
 
