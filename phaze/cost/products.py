@@ -56,6 +56,7 @@ def product_times(products: Products, device: Device) -> Floats:
     """
     speed = speed_of(device, products.compute)
     clock_hz = device.clock_hz * device.sustained_clock
+    in_steps = device.in_steps.get(products.compute, 1.0)
     hbm_bytes_per_s = device.hbm_bandwidth_bytes_per_s * speed.hbm
     aligned = _aligned(products, device.aligned_bytes)
     batch, m, k, n = products.shapes.T.astype(float)
@@ -64,7 +65,7 @@ def product_times(products: Products, device: Device) -> Floats:
     lanes = products.shapes.prod(axis=1, dtype=float) / (device.num_vc * device.lanes)
     # Operands that are not aligned are multiplied on the vector lanes, not on the arrays.
     by = np.stack([
-        np.where(aligned, array_cycles(products.shapes, speed, device), 0.0) / clock_hz,
+        np.where(aligned, array_cycles(products.shapes, speed, device), 0.0) / (clock_hz * in_steps),
         np.where(aligned, 0.0, lanes) / clock_hz,
         batch * ((m * k + k * n) * operand + m * n * width) / hbm_bytes_per_s,
         np.zeros(len(products.shapes)),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.fabric import network_of
+from phaze.cost.size import slowest
 from phaze.cost.vector import usual_cycles
 from phaze.plan.plan import Machine
 from phaze.runtimes.rules import TrainingTask
@@ -66,6 +67,14 @@ def device_of(machine: Machine) -> Device:
     if machine.device is None:
         raise PhazeError("machine: has no device to run layers on")
     return machine.device
+
+
+def slowest_device(machine: Machine) -> Device:
+    """Device of a machine with the sustained speeds of the slowest of all (`slowest`)."""
+    device = device_of(machine)
+    lag = float(slowest(machine.devices, device.spread))
+    speeds = {name: getattr(device, name) / lag for name in ("sustained_clock", "sustained_hbm")}
+    return device if lag == 1 else device.model_copy(update=speeds)
 
 
 def host_bytes_per_s(machine: Machine) -> float:

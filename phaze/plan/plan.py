@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Flat, Network
+from phaze.cost.size import slowest
 from phaze.layout import Axis, Layout
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.stages import Transfers
@@ -37,7 +38,7 @@ class Machine:
 
     network: Network
     hbm_bytes_per_s: float
-    """Sustained HBM bandwidth of a device."""
+    """Sustained HBM bandwidth of a device, the slowest of all."""
     devices: int = 0
     """Number of devices; 0: as many as a plan needs."""
     device: Device | None = None
@@ -61,9 +62,14 @@ class Machine:
 
     def with_device(self, device: Device) -> Machine:
         """Copy of the machine with another type of device."""
-        return replace(
-            self, device=device, hbm_bytes_per_s=device.hbm_bandwidth_bytes_per_s * device.sustained_hbm
-        )
+        lag = float(slowest(self.devices, device.spread))
+        sustained = device.hbm_bandwidth_bytes_per_s * device.sustained_hbm / lag
+        return replace(self, device=device, hbm_bytes_per_s=sustained)
+
+    def of_size(self, devices: int) -> Machine:
+        """Copy of the machine with a number of devices of the same network, all of which a plan uses."""
+        machine = replace(self, devices=devices)
+        return machine if self.device is None else machine.with_device(self.device)
 
 
 @dataclass(frozen=True)

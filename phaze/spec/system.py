@@ -87,11 +87,17 @@ class Device(Architecture):
     """Share of the clock that the cores sustain at full load within the power limit."""
     sustained_hbm: Part = 1.0
     """Share of the HBM bandwidth that kernels reach."""
+    spread: Size = 0.0
+    """Mean delay of a device in a step, as a share of its kernel time: kernels of the slowest of n devices
+    take longer by this share times ln n."""
     kernel_s: Size = 0.0
     """Fixed time per kernel in seconds, in which the device starts and drains."""
     products: dict[Compute, ProductSpeed] = Field(default_factory=dict)
     """Speeds of GEMMs by precision; must include bf16. Default: speeds follow from the arrays by
     the mapper of architectures."""
+    in_steps: dict[Compute, Positive] = Field(default_factory=dict)
+    """Rate of GEMMs in training steps relative to that of measured kernels, by precision, where the steps of
+    several sources contradict the kernels; default 1."""
     fixed_shares: bool = False
     """Kernels assign work to processors statically: if a collective occupies some of them, their shares run
     in a second round, at half the speed (CUTLASS, Blackwell Cluster Launch Control, static scheduler)."""
@@ -189,6 +195,10 @@ class Stack(Noun):
     bucket_bytes: Size = 0.0
     """Size in bytes of a gradient bucket; replicas without ZeRO all-reduce each bucket separately. 0: one
     bucket."""
+    bucket_parameters: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
+    """Parameters of a bucket in which sharded gradients and weights are exchanged once per step on the first
+    stage: at least the first number, and at least the second times the number of replicas. Other stages have
+    one bucket each (Megatron-Core, `DistributedDataParallel`). 0: a bucket per layer, and one collective."""
     logit_bytes: Size = 4
     """Bytes per logit at the peak of the loss's backward pass: the logit, single-precision copies, and
     gradients."""
@@ -231,10 +241,12 @@ class Stack(Noun):
     overlap_shares: dict[Overlapped, OverlapShare] = Field(default_factory=dict)
     """Expected and measured (`proven`) share of overlap by kind of communication; also applies where a
     recipe, run or flag enables the overlap."""
-    zero_1: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
-    """Gradient reduction with ZeRO 1: `reduce_scatter`, overlapped as set by `overlap`; or `all_reduce` after
+    zero_1: Literal["reduce_scatter", "all_reduce", "broadcast"] = "reduce_scatter"
+    """Gradient reduction with ZeRO 1: `reduce_scatter`, overlapped as set by `overlap`; `all_reduce` after
     the last backward pass and an all-gather of weights after the update, neither overlapped (nanotron,
-    `make_ddp` and `sync_gradients_across_dp`)."""
+    `make_ddp` and `sync_gradients_across_dp`); or `broadcast`: an all-reduce, overlapped as set by `overlap`,
+    and after the update a broadcast from every rank that owns whole tensors (InternEvo,
+    `HybridZeroOptimizer`)."""
     dispatch: Literal["rows", "tokens"] = "rows"
     """Token dispatch: `rows` sends a row per expert of a token, in an all-to-all; `tokens` sends a token once
     to each rank, and between nodes once to each node (DeepEP, HybridEP)."""

@@ -1,20 +1,21 @@
 """Prediction intervals for times, from the errors of the most similar published runs.
 
-The distance of two runs depends on stack, device, precision, kinds of parallelism, experts and model FLOPs
-utilisation. A published run has weight e^(-distance / REACH), divided by the square root of the number of
-runs of its source, because errors of one source are correlated. The interval is based on the tenth, fiftieth
-and ninetieth weighted percentile of measured over predicted times. The distance of its ends from the median
-is multiplied by 1 + a · distance of the nearest run. The factor a is calibrated by leaving out one source at
-a time, so that a fraction COVERED of the runs of unseen sources lies inside.
+The distance of two runs depends on stack, device, precision, kinds of parallelism, experts, number of devices
+and model FLOPs utilisation. A published run has weight e^(-distance / REACH), divided by the square root of
+the number of runs of its source, because errors of one source are correlated. The interval is based on the
+tenth, fiftieth and ninetieth weighted percentile of measured over predicted times. The distance of its ends
+from the median is multiplied by 1 + a · distance of the nearest run. The factor a is calibrated by leaving
+out one source at a time, so that a fraction COVERED of the runs of unseen sources lies inside.
 
-There is no interval if no published run has one of the run's features: its stack, chip, precision, schedule,
-and other features that no distance expresses. A system that is calibrated to a user's own runs has the
-interval of their left-out error.
+There is no interval if fewer than LEAST_RUNS published runs of other sources have one of the run's features:
+the family of its stack, its chip, precision, schedule, and others that no distance expresses. A system that
+is calibrated to a user's own runs has the interval of their left-out error.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
@@ -45,20 +46,27 @@ EACH_AXIS = 0.25
 """Distance for each kind of parallelism that only one of two runs uses."""
 UTILISATION = 1.0
 """Distance between runs whose utilisation differs by a factor of e."""
+SIZE = 0.1
+"""Distance between runs whose numbers of devices differ by a factor of e."""
+LEAST_RUNS = 5
+"""Minimum number of published runs with a feature for it to count as measured."""
 FAMILIES = {
     "hopper": ("h100", "h200", "h800", "gh200"),
     "blackwell": ("b200", "b300", "gb200", "gb300"),
     "ampere": ("a100",),
 }
 """Devices of each generation, by prefixes of their names."""
-REACH = 0.5
+REACH = 1.0
 """Distance at which the weight of a published run has fallen by a factor of e."""
 UNLIKE = 2.5
 """Distance to the nearest published run above which no run counts as similar."""
 COVERED = 0.8
 """Fraction of runs that prediction intervals are meant to contain."""
-LEAST_SPREAD = 0.01
-"""Minimum distance from the median to an end, as a fraction of the time: the spread of repeated runs."""
+LEAST_SPREAD = 0.05
+"""Minimum distance from the median to an end, as a fraction of the time: nine tenths of repeats by other
+submitters are above it, whose standard deviation is 4 %."""
+LEAST_WITHIN = 0.01
+"""Minimum error of a fit to a user's own runs, and minimum distance of runs: the spread of repeats."""
 MEAN_ABSOLUTE = float(np.sqrt(np.pi / 2))
 """Ratio of a normal distribution's standard deviation to its mean absolute deviation."""
 SHOWN = 5
@@ -85,6 +93,8 @@ class RunKind:
     """Features that no distance expresses, joined by +; see `features_of`."""
     mfu: float = float("nan")
     """Predicted model FLOPs utilisation; nan if unknown."""
+    devices: int = 0
+    """Number of devices; 0 if unknown."""
     calibrated: Calibration | None = None
     """Fit of system and stack to a user's own runs, if there is one."""
 
@@ -101,13 +111,15 @@ class RunKind:
             precision=layout.compute,
             features="+".join(sorted(features_of(layout, schedule, model))),
             mfu=mfu,
+            devices=layout.devices,
             calibrated=machine.system.calibrated if machine.system else None,
         )
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Features that some measured run must have for this run to have an interval."""
-        named = (f"stack {self.stack}", f"device {_chip(self.device)}", f"precision {self.precision}")
+        """Features that some measured runs must have for this run to have an interval."""
+        team = f"stack {_team(self.stack)}"
+        named = (team, f"device {_chip(self.device)}", f"precision {self.precision}")
         return (*named, *filter(None, self.features.split("+")))
 
 
@@ -137,6 +149,11 @@ def features_of(layout: Layout, schedule: str, model: Model) -> Iterator[str]:
         "multi-token prediction": model.mtp > 0,
     }
     yield from (name for name, has in present.items() if has)
+
+
+def _team(stack: str) -> str:
+    """Family of a stack, the first word of its name: stacks of one runtime, of different years."""
+    return stack.split("-", 1)[0]
 
 
 def _chip(device: str) -> str:
@@ -175,9 +192,13 @@ class PublishedErrors:
         """Read the configuration's errors file; PhazeError if it is missing or malformed."""
         path = folder / ERRORS
         try:
-            types = dict.fromkeys(("source", "label", *KEYS), str) | {"ratio": float, "mfu": float}
+            types = dict.fromkeys(("source", "label", *KEYS), str) | {
+                "ratio": float,
+                "mfu": float,
+                "devices": int,
+            }
             table = pd.read_csv(path, dtype=types, keep_default_na=False)
-            return cls(table[["source", "label", *KEYS, "mfu", "ratio"]])
+            return cls(table[["source", "label", *KEYS, "mfu", "devices", "ratio"]])
         except (OSError, ValueError, KeyError) as error:
             raise PhazeError(
                 f"{path}: contains no errors of runs ({error}); python -m phaze validate --errors "
@@ -190,8 +211,10 @@ class PublishedErrors:
         A calibrated system has the interval of its own runs, whose features also count as measured.
         """
         fitted, others, distances = kind.calibrated, self._sources != held_out, self.distances(kind)
+        if held_out not in self._measured:
+            self._measured[held_out] = features_needed(self.table[others], LEAST_RUNS)
         # A file of an older version names no features: its runs have this stack, device and precision.
-        measured = self._measured.union((fitted.features or kind.needed[:3]) if fitted else ())
+        measured = {*self._measured[held_out], *((fitted.features or kind.needed[:3]) if fitted else ())}
         unmeasured = tuple(name for name in kind.needed if name not in measured)
         alike = others.any() and distances[others].min() <= UNLIKE
         nearest = tuple(self._nearest(kind, distances, others)) if alike else ()
@@ -226,11 +249,6 @@ class PublishedErrors:
                 differs=tuple(_differences(kind, run)),
             )
 
-    @cached_property
-    def _measured(self) -> frozenset[str]:
-        """Features of all published runs."""
-        return frozenset(features_needed(self.table))
-
     def _percentiles(self, distances: Floats, mask: Bools) -> tuple[float, float, float]:
         """Weighted 10th, 50th and 90th percentile of the log ratios of measured to predicted time."""
         # Only ratios of weights count; measured from the nearest run, they cannot all vanish.
@@ -251,7 +269,8 @@ class PublishedErrors:
         differing = [len(axes ^ set(name.split("+"))) for name in values]
         distances += EACH_AXIS * np.array(differing, float)[codes]
         ratio = np.abs(np.log(kind.mfu / self.table["mfu"].to_numpy(float)))
-        return np.asarray(distances + UTILISATION * np.nan_to_num(ratio), float)
+        sizes = SIZE * np.abs(np.log(kind.devices / self._devices)) if kind.devices else 0.0
+        return np.asarray(distances + UTILISATION * np.nan_to_num(ratio) + np.nan_to_num(sizes), float)
 
     def _widening(self, held_out: str) -> float:
         """Widening of the interval per unit of distance, calibrated by holding out each source in turn."""
@@ -267,7 +286,7 @@ class PublishedErrors:
                 end = middle - low if self._logs[k] < middle else high - middle
                 # The end on the run's side must be farther from the median by this fraction to reach the run.
                 beyond = abs(self._logs[k] - middle) / max(end, LEAST_SPREAD) - 1.0
-                needed.append(beyond / max(float(distances[others].min()), LEAST_SPREAD))
+                needed.append(beyond / max(float(distances[others].min()), LEAST_WITHIN))
                 # Every source counts once, however many runs it has.
                 weights.append(1.0 / of_source.sum())
         if not needed:
@@ -279,11 +298,23 @@ class PublishedErrors:
     def _between(self) -> Floats:
         """Distances between all pairs of published runs, (R, R), used for calibration."""
         kinds, mfu = _kinds(self.table[[*KEYS]]), self.table["mfu"].to_numpy(float)
-        by_kind = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}  # all but the utilisation
+        # Few kinds of run are distinct but for the two numbers, which are added for all pairs at once.
+        by_kind = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}
         ratio = np.abs(np.log(mfu[:, None] / mfu))
-        # Few kinds of run are distinct but for the utilisation, which is added for all pairs at once.
+        sizes = np.abs(np.log(self._devices[:, None] / self._devices))
         between: Floats = np.stack([by_kind[kind] for kind in kinds]) + UTILISATION * np.nan_to_num(ratio)
-        return between
+        return between + SIZE * np.nan_to_num(sizes)
+
+    @cached_property
+    def _devices(self) -> Floats:
+        """Number of devices of each run, (R,); nan if unknown."""
+        devices = self.table["devices"].to_numpy(float)
+        return np.where(devices > 0, devices, np.nan)
+
+    @cached_property
+    def _measured(self) -> dict[str, tuple[str, ...]]:
+        """Cache of the measured features, keyed by the held-out source."""
+        return {}
 
     @cached_property
     def _widths(self) -> dict[str, float]:
@@ -318,7 +349,7 @@ def _family(device: str) -> str:
 
 def _value_distances(key: str, value: str, values: Sequence[str]) -> Floats:
     """Distances from one value of a property to each of `values`, (V,); halved within a family."""
-    family = _family if key == "device" else lambda name: name.split("-")[0]
+    family = _family if key == "device" else _team
     same_family = np.array([family(other) == family(value) for other in values], bool)
     halves = np.where(same_family & (key in ("device", "stack")), 0.5, 1.0)
     return APART[key] * np.where(np.array(values) == value, 0.0, halves)
@@ -377,7 +408,7 @@ def _fitted_ends(fitted: Calibration) -> tuple[float, float]:
     from scipy.special import stdtrit  # only here, because the import takes a fifth of a second
 
     # 1 + 1/n: the new run scatters around a mean that is itself estimated from n runs.
-    spread = MEAN_ABSOLUTE * max(fitted.error_left_out, LEAST_SPREAD) * np.sqrt(1 + 1 / fitted.rows)
+    spread = MEAN_ABSOLUTE * max(fitted.error_left_out, LEAST_WITHIN) * np.sqrt(1 + 1 / fitted.rows)
     end = float(np.exp(stdtrit(max(fitted.rows - 1, 1), (1 + COVERED) / 2) * spread))
     return 1 / end, end
 
@@ -402,10 +433,16 @@ def with_intervals(
     return runs.drop(columns="calibrated").assign(**ends).assign(**{UNMEASURED: unmeasured})
 
 
-def features_needed(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Features of runs, of which a run with an interval has no others; runs need the columns KEYS."""
-    kinds = _kinds(runs[list(KEYS)].drop_duplicates())
-    return tuple(sorted({name for kind in kinds for name in kind.needed}))
+def features_needed(runs: pd.DataFrame, least: int = 1) -> tuple[str, ...]:
+    """Features that at least this number of runs has, of which a run with an interval has no others.
+
+    Runs need the columns KEYS.
+    """
+    counts = runs.groupby(list(KEYS), sort=False, dropna=False).size().reset_index(name="runs")
+    numbers: Counter[str] = Counter()
+    for kind, count in zip(_kinds(counts[list(KEYS)]), counts["runs"], strict=True):
+        numbers.update(dict.fromkeys(kind.needed, int(count)))
+    return tuple(sorted(name for name, number in numbers.items() if number >= least))
 
 
 def _kinds(runs: pd.DataFrame) -> list[RunKind]:
@@ -416,4 +453,5 @@ def error_table(runs: pd.DataFrame) -> pd.DataFrame:
     """Ratios of measured to predicted time of the scoreboard's runs, in the format of ERRORS."""
     timed: pd.DataFrame = runs[np.isfinite(runs["measured_s"] / runs["predicted_s"])]
     ratio = (timed["measured_s"] / timed["predicted_s"]).round(4)
-    return timed[["source", "label", *KEYS]].assign(mfu=timed["mfu"].astype(float).round(3), ratio=ratio)
+    numbers = {"mfu": timed["mfu"].astype(float).round(3), "devices": timed["devices"], "ratio": ratio}
+    return timed[["source", "label", *KEYS]].assign(**numbers)

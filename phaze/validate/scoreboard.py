@@ -97,6 +97,7 @@ def joined(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
             "release": [row.release for row in rows],
             **{key: out[key].fillna("") for key in KEYS},
             "mfu": out["mfu"].astype(float),
+            "devices": out["devices"].fillna(0).astype(int),
             "calibrated": out["calibrated"],
             "predicted_s": out["time_s"].astype(float),
             "prudent_s": out["prudent_s"].astype(float),

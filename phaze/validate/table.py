@@ -135,7 +135,7 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
     Memory is of the given kind, by default the kind that the stack reports.
     """
     # Tables may have runs on more devices than the system's file describes.
-    machine = grown(machine, run.gpus)
+    machine = grown(machine, run.gpus).of_size(run.gpus)
     estimate = price(plan_of_run(run, machine), machine)
     memory, shares = estimate.memory, estimate.shares
     most = max(shares, key=lambda name: shares[name])

@@ -51,7 +51,7 @@ from phaze.plan.layers.kernels import (
     unfused,
     without_sums,
 )
-from phaze.plan.machines import device_of
+from phaze.plan.machines import device_of, slowest_device
 from phaze.plan.plan import Machine
 from phaze.plan.terms.overlap import MOVED, exposed_s, hbm_share, moved_s
 from phaze.spec.system import Stack
@@ -153,7 +153,7 @@ def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
     gradient = max(stack.gradient_bytes, bytes_per_element)
     # Read and write in the gradients' precision replace one write in the precision of results.
     added = 2.0 * gradient - bytes_per_element if stack.fused_gradients else 0.0
-    return KernelTimes(device_of(machine), machine.vector_cycles, bytes_per_element, added)
+    return KernelTimes(slowest_device(machine), machine.vector_cycles, bytes_per_element, added)
 
 
 def _operators_in(workload: Workload) -> list[Operator]:

@@ -39,6 +39,9 @@ while operators also share the HBM of their device.
 """
 MATRICES = 4
 """Number of matrices of a block, which buckets do not split: two in attention, two in feed-forward."""
+TENSORS = 7
+"""Number of weight tensors of a gated block, each on one rank if ranks own whole tensors: queries, keys and
+values in one, output, three in feed-forward, two norms."""
 
 
 def pipeline_of(
@@ -73,13 +76,14 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
     share, lost = plan.execution.overlap_sync, lost_share(machine)
     after_s = 0.0
     if per_step("all_gather", zero):
+        gather_share = 0.0 if machine.stack.zero_1 == "broadcast" and zero == 1 else share
         gathered_s = gathered_after_s(
             _exchange_s(stage, machine, "all_gather"),
-            passes_s[0] - _wait_s(stage, machine, ("all_gather",), 0, share),
-            share=share,
+            passes_s[0] - _wait_s(stage, machine, ("all_gather",), 0, gather_share),
+            share=gather_share,
             lost=lost,
-            waited_s=share * _waited_s(stage, machine, "all_gather"),
-            operators=stage.pieces or stage.layers,
+            waited_s=gather_share * _waited_s(stage, machine, "all_gather"),
+            operators=_overlapped_parts(stage, machine),
         )
         after_s = float(gathered_s)
     activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
@@ -105,7 +109,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         sync_s=sync_s,
         update_s=stage.update_bytes / machine.hbm_bytes_per_s + stage.states_s + late_s + slowed_s,
         gather_s=after_s,
-        operators=stage.pieces or stage.layers,
+        operators=_overlapped_parts(stage, machine),
         stash_bytes=stage.stash_bytes,
         work_bytes=stage.work_bytes,
         fixed_bytes=stage.fixed_bytes,
@@ -193,18 +197,39 @@ def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
     exchange_s = 0.0
     for exchange, size, group in chain(*_exchanged(stage, kind)):
         # Every bucket pays the fixed time of a collective.
-        buckets = _buckets(stage, machine, size) if exchange == "all_reduce" and stage.layout.zero == 0 else 1
+        buckets = _collectives(stage, machine, exchange, size, group.ranks)
         exchange_s += buckets * machine.network.seconds(exchange, size / buckets, group)
     return exchange_s
 
 
-def _buckets(stage: Stage, machine: Machine, size_bytes: float) -> int:
-    """Number of gradient buckets, at most one per matrix, because buckets do not split matrices."""
-    if not machine.stack.bucket_bytes:
-        return 1
-    return max(
-        min(ceil(size_bytes / machine.stack.bucket_bytes), MATRICES * (stage.pieces or stage.layers)), 1
-    )
+def _overlapped_parts(stage: Stage, machine: Machine) -> int:
+    """Number of parts in which a stage's exchanges follow its operators: layers, or larger buckets."""
+    layers = stage.pieces or stage.layers
+    return layers if stage.layout.zero >= 2 else min(_buckets(stage, machine) or layers, layers)
+
+
+def _buckets(stage: Stage, machine: Machine) -> int:
+    """Number of buckets of a stage whose parameters are exchanged once per step; 0 if the stack has none."""
+    least, of_replica = machine.stack.bucket_parameters
+    if not least or stage.layout.zero != 1:
+        return 0
+    trained = (stage.gradient_bytes or stage.weight_bytes) / machine.stack.gradient_bytes
+    return 1 if stage.first_layer else max(ceil(trained / max(least, of_replica * stage.layout.sharers)), 1)
+
+
+def _collectives(stage: Stage, machine: Machine, kind: Exchange, size_bytes: float, ranks: int) -> int:
+    """Number of collectives among which an exchange is divided.
+
+    Buckets of gradients are at most one per matrix, because they do not split matrices. Ranks that own whole
+    tensors broadcast one after another.
+    """
+    zero, blocks = stage.layout.zero, stage.pieces or stage.layers
+    broadcast = machine.stack.zero_1 == "broadcast" and zero == 1
+    if broadcast and kind == "all_gather":
+        return min(TENSORS * blocks, ranks)
+    if not machine.stack.bucket_bytes or kind != "all_reduce" or not (zero == 0 or broadcast):
+        return _buckets(stage, machine) or 1
+    return max(min(ceil(size_bytes / machine.stack.bucket_bytes), MATRICES * blocks), 1)
 
 
 def _exchanged(stage: Stage, kind: Exchange) -> list[list[tuple[Exchange, float, Group]]]:
@@ -247,7 +272,7 @@ def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:
     zero = stage.layout.zero
     if zero >= 2:
         return None
-    all_reduces = machine.stack.zero_1 == "all_reduce" and stage.layout.shards == stage.layout.sharers
+    all_reduces = machine.stack.zero_1 != "reduce_scatter" and stage.layout.shards == stage.layout.sharers
     return "all_reduce" if zero == 0 or all_reduces else "reduce_scatter"
 
 

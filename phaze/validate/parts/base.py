@@ -145,7 +145,7 @@ def columns_in(path: Path) -> list[str]:
 
 def in_a_loop(site: Site) -> Site:
     """Copy of a site whose device runs at its full clock, as in kernels timed in a short loop."""
-    return replace(site, device=site.device.model_copy(update={"sustained_clock": 1.0}))
+    return replace(site, device=site.device.model_copy(update={"sustained_clock": 1.0, "in_steps": {}}))
 
 
 def site_of(device: str, system: str | None = None) -> Site | None:

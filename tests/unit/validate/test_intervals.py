@@ -47,7 +47,7 @@ def errors(*groups: tuple[str, RunKind, list[float]]) -> PublishedErrors:
         {
             "source": source,
             "label": str(k),
-            **{key: getattr(kind, key) for key in (*KEYS, "mfu")},
+            **{key: getattr(kind, key) for key in (*KEYS, "mfu", "devices")},
             "ratio": ratio,
         }
         for source, kind, ratios in groups
@@ -117,7 +117,7 @@ def priced(layout: Layout, system: str = "a100-vtrain", stack: str | None = None
 def test_an_interval_of_a_plan_is_that_of_its_stack_device_and_layout() -> None:
     plan = priced(Layout(tp=8, pp=2, dp=2))
     kind = RunKind(
-        "megatron-deepspeed", "a100-80gb", "tp+pp+dp", "no", "bf16", "ZeRO-0+schedule 1f1b", plan.mfu
+        "megatron-deepspeed", "a100-80gb", "tp+pp+dp", "no", "bf16", "ZeRO-0+schedule 1f1b", plan.mfu, 32
     )
     ends = published().most_similar(kind).ends
     assert interval(plan).ends_s == (plan.price.time_s * ends[0], plan.price.time_s * ends[1])
@@ -162,6 +162,25 @@ def test_a_feature_that_no_run_has_leaves_no_interval_and_is_named(
     assert any(name.startswith(missing) for name in similar.unmeasured)
     without = RunKind.of(machine, Layout(), "1f1b", load_transformer("llama2-7b", "test"), 0.4)
     assert np.isfinite(published().most_similar(without).ends).all()
+
+
+def test_a_feature_counts_as_measured_from_five_runs_of_other_sources_on() -> None:
+    known = errors(("one", A100, [1.0] * 4), ("two", A100, [1.0] * 4), ("three", H100, [1.0] * 5))
+    assert known.most_similar(A100).unmeasured == ()
+    assert known.most_similar(A100, "one").unmeasured == ("stack megatron", "device a100", "precision bf16")
+    sibling = replace(H100, stack="torchtitan-eager", device="h100-96gb")
+    assert known.most_similar(sibling).unmeasured == ()
+
+
+def test_an_interval_widens_with_the_number_of_devices() -> None:
+    rng = np.random.default_rng(2)
+    small = replace(A100, devices=64)
+    known = errors(
+        *((f"source-{n}", small, np.exp(rng.normal(rng.normal(0, 0.1), 0.03, 9)).tolist()) for n in range(6)),
+        *((f"large-{n}", replace(A100, devices=4096), [1.3 - 0.1 * n] * 5) for n in range(4)),
+    )
+    near, far = known.most_similar(small), known.most_similar(replace(A100, devices=65536))
+    assert far.ends[1] / far.ends[0] > near.ends[1] / near.ends[0]
 
 
 def test_a_measured_chip_has_an_interval_with_another_memory_size() -> None:

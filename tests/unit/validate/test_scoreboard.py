@@ -84,8 +84,8 @@ def test_a_repeated_layout_has_its_least_time_in_a_group() -> None:
 
 
 def test_prudent_times_hide_no_more_than_is_proven() -> None:
-    """`megatron-core-2024` has no proven overlap: its prudent time is that of a run without overlap."""
-    row = {**RUN, "system": "h100", "stack": "megatron-core-2024", "gpus": "64", "global_batch": "64"}
+    """`nanotron` has no proven overlap: its prudent time is that of a run without overlap."""
+    row = {**RUN, "system": "h100", "stack": "nanotron", "gpus": "64", "global_batch": "64"}
     row |= {"microbatch": "1", "dp": "64"}
     rows = [read_row({**row, "overlap": name}) for name in ("dp", "none")]
     found = predict_rows(rows, None, prudent=True)
