@@ -7,7 +7,7 @@ BASE ?= main
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup study quick wheel test runtimes benchmark ratios check lint format lock clean
+.PHONY: help setup study quick wheel test runtimes benchmark ratios accuracy check lint format lock clean
 
 help: ## Say what can be made
 	@awk -F ': .*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ benchmark: $(READY) ## Time every stage, and draw its cost against size into .be
 
 ratios: $(READY) ## Time the benchmarks of this tree against those of a commit (BASE=main)
 	@$(BIN)/python .ci/ratios $(BASE)
+
+accuracy: $(READY) ## Compare errors of predictions by source, part and interval with those of a commit (BASE=main)
+	@$(BIN)/python .ci/accuracy $(BASE)
 
 check: $(READY) ## Lint, and run all tests that take no seconds, in four minutes on two cores; `make test` runs every test
 	@.ci/lint

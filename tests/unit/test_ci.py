@@ -1,6 +1,7 @@
 """GitHub's workflow runs the same checks as any machine, with supported Pythons."""
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,21 @@ def test_ratios_of_a_tree_to_itself_are_printed(tmp_path: Path, project_root: Pa
     assert (
         subprocess.run([*git, "worktree", "list"], capture_output=True, check=True).stdout.count(b"\n") == 1
     )
+
+
+def test_predictions_that_got_worse_fail_unless_the_changelog_names_the_source(project_root: Path) -> None:
+    accuracy = runpy.run_path(str(project_root / ".ci" / "accuracy"))
+    before = {"large": {"answered": 20, "mean_error": 0.05, "covered": 0.8}}
+    for changed, reason in (
+        ({"mean_error": 0.0529}, ""),
+        ({"mean_error": 0.0531}, "large: mean error 5.00% -> 5.31%"),
+        ({"covered": 0.9}, ""),
+        ({"covered": 0.95}, "large: inside their interval 80% -> 95%"),
+        ({"mean_error": 0.2, "answered": 19}, ""),
+    ):
+        after = {"large": {**before["large"], **changed}, "new": {"answered": 99, "mean_error": 1.0}}
+        assert accuracy["failures"](before, after, "") == [reason] * bool(reason)
+        assert accuracy["failures"](before, after, "+ times of `large`") == []
 
 
 def test_most_tests_are_in_the_fast_lane(project_root: Path) -> None:
