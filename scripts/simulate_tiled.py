@@ -2,7 +2,7 @@
 
 from phaze import tables
 from phaze.base.job import run_script
-from phaze.spec.model import Model
+from phaze.spec.models import parse_model
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledPoint
 from phaze.tiles.chip import TiledMachine
@@ -10,12 +10,17 @@ from phaze.tiles.on_tiles import simulate_point
 
 
 def main(
-    outputs: dict[str, str], *, tiled: str, point: TiledPoint, model: Model, system: dict[str, object]
+    outputs: dict[str, str],
+    *,
+    tiled: str,
+    point: TiledPoint,
+    model: dict[str, object],
+    system: dict[str, object],
 ) -> None:
     """Simulate all combinations, and write the runs, with jobs and links if the case shows its pipeline."""
     parts = TiledSystem.parse(system["system"], tiled), TiledDevice.parse(system["device"], tiled)
     chip = TiledMachine(point.system, *parts).chip
-    frames = simulate_point(tiled, point, model, chip)
+    frames = simulate_point(tiled, point, parse_model(model, tiled), chip)
     for name, path in outputs.items():
         tables.TABLES[name].save(frames[name], path)
 

@@ -16,7 +16,6 @@ from phaze.layout import Layout, layouts_of
 from phaze.spec.architecture import Architecture, Technology, load_technology
 from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.map_study import Maps
-from phaze.spec.model import Model
 from phaze.spec.models import AnyModel, load_model_named, load_transformer, parse_model
 from phaze.spec.settings import VARIED
 from phaze.spec.study import OWN_READING, ScenarioChoice, Study, WorkloadChoice
@@ -55,7 +54,7 @@ class Settings:
     """Named architectures."""
     technology: Technology
     scenarios: dict[str, Scenario]
-    tiled_models: dict[str, Model] = field(default_factory=dict)
+    tiled_models: dict[str, AnyModel] = field(default_factory=dict)
     """Model specs of cases on tiles, by name."""
     tiled_systems: dict[str, dict[str, object]] = field(default_factory=dict)
     """Systems of tiles and their chips by name, as plain values."""
@@ -245,7 +244,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         tiled_systems=load_tiled_systems(study.tiled, folder),
         tiled_flops=tiled_flops(study.tiled, folder),
         tiled_models={
-            name: _load_tiled(name, f"tiled: cases: {key}: batches", folder)
+            name: _load_tiled(name, case.operators, f"tiled: cases: {key}: batches", folder)
             for key, case in study.tiled.cases.items()
             for name in case.batches
         },
@@ -318,7 +317,9 @@ def load_workload_model(workload: WorkloadChoice, name: str, folder: Path, sourc
     return model
 
 
-def _load_tiled(name: str, where: str, folder: Path) -> Model:
+def _load_tiled(name: str, operators: str, where: str, folder: Path) -> AnyModel:
+    if operators == "all":
+        return load_model_named(name, folder)
     model = load_transformer(name, where, folder)
     check_tiled(model, where)
     return model

@@ -1,10 +1,11 @@
 """Cases on tiled accelerators: models, chips, mappings and presentation."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Precision, Zero
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.values import Label, Name, PositiveInt
@@ -15,6 +16,7 @@ Placed = Literal["near", "far"]
 Figure = Literal["6", "7", "12"]
 Switching = Literal["pipelined", "hop-by-hop"]
 PublishedTable = Literal["I", "IV", "V"]
+OperatorDegrees = tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
 
 
 def check_tiled(model: Model, where: str) -> None:
@@ -55,7 +57,7 @@ def check_tiled(model: Model, where: str) -> None:
 
 
 class TiledSettings(Noun):
-    """Settings for mapping a transformer to groups of tiles."""
+    """Settings for training a model on groups of tiles."""
 
     show: Literal["table", "splits", "pipeline"]
     """Content: comparison with published throughputs (PALM, Table VII); splits of a stage's tiles, with the
@@ -64,8 +66,10 @@ class TiledSettings(Noun):
     """
     sequence: PositiveInt = 2048
     """Tokens in a sample."""
-    stages: PositiveInt = 20
-    """Number of stages, with the same number of tiles each."""
+    stages: PositiveInt | Annotated[tuple[tuple[PositiveInt, PositiveInt], ...], Field(min_length=1)] = 20
+    """Number of groups of tiles, equally large, each with one stage for every chunk; or the layers and tiles
+    of every stage, as [[layers, tiles], …]. Embedding and head are layers.
+    """
     microbatches: tuple[PositiveInt, ...] = Field((20,), min_length=1)
     """Microbatches in a batch; each is divided among the replicas of a stage."""
     tensor: tuple[PositiveInt, ...] = Field((8,), min_length=1)
@@ -78,6 +82,73 @@ class TiledSettings(Noun):
     """Neighbours on the mesh: tensor-parallel ranks of a replica (PALM's comm1), or replicas of a shard
     (comm2).
     """
+    operators: Literal["all", "palm"] = "all"
+    """Operators of the model: all of them, with norms, embedding and head; or PALM's, six products per layer
+    of a transformer (Table III).
+    """
+    split: Literal["compute", "layers"] = "compute"
+    """Layers of a stage, if `stages` is a number: the slowest stage has the least compute, or all stages have
+    equally many layers.
+    """
+    experts: PositiveInt = 1
+    """Expert-parallel ranks among the replicas of a stage, which dispatch tokens by all-to-all."""
+    degrees: dict[Label, OperatorDegrees] | None = None
+    """Degrees by which operators are cut over the tiles of a stage, by name: [b, m, n, k] of a product,
+    [b, c, i, k] of a convolution (PALM, Table III); the fastest for operators that are not listed. Default:
+    tensor-parallel ranks and replicas, as `tensor` says.
+    """
+    schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
+    """Pipeline schedule."""
+    chunks: PositiveInt = 1
+    """Stages per group of tiles: 2 or more for schedule interleaved, 1 for the others."""
+    optimizer: Literal["sgd", "sgd-momentum", "adam"] = "adam"
+    """Optimizer, whose states each weight has."""
+    precision: Precision = "mixed"
+    """Precision of weights: half, mixed (with master weights in single precision), or single."""
+    zero: Zero = 0
+    """States of weights that replicas shard: none (0), optimizer states (1), also gradients (2), also weights
+    (3).
+    """
+    recompute: Literal["needed", "always", "never"] = "needed"
+    """Stages that recompute activations in the backward pass: those whose activations do not fit into DRAM,
+    all, or none.
+    """
+    dram: Literal["limited", "unlimited"] = "limited"
+    """Memory of the system: stages must fit into it, or it is unlimited."""
+    remainder: Literal["refuse", "drop"] = "refuse"
+    """Samples of a batch that do not fill whole microbatches of all replicas: an error, or dropped."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.chunks > 1) != (self.schedule == "interleaved"):
+            least = "at least 2" if self.schedule == "interleaved" else "1"
+            raise ValueError(f"chunks: must be {least} for schedule {self.schedule}, got {self.chunks}")
+        if self.operators == "palm" and (self.degrees is not None or self.experts > 1):
+            raise ValueError("operators: must be all with degrees or experts, got palm")
+        if self.degrees is not None and self.experts > 1:
+            raise ValueError(f"experts: must be 1 with degrees, got {self.experts}")
+        tiles = self.group_tiles
+        if tiles and tiles * self.chunks != tuple(count for _, count in self.listed_stages):
+            raise ValueError(
+                f"stages: every chunk of a group must have its tiles: {self.chunks} chunks of "
+                f"{len(tiles)} groups, got {[count for _, count in self.listed_stages]}"
+            )
+        return self
+
+    @property
+    def listed_stages(self) -> tuple[tuple[int, int], ...]:
+        """Layers and tiles of every stage; empty if only their number is given."""
+        return () if isinstance(self.stages, int) else self.stages
+
+    @property
+    def group_count(self) -> int:
+        """Number of groups of tiles."""
+        return self.stages if isinstance(self.stages, int) else len(self.stages) // self.chunks
+
+    @property
+    def group_tiles(self) -> tuple[int, ...]:
+        """Number of tiles of each group; empty if all are equally large."""
+        return tuple(tiles for _, tiles in self.listed_stages[: self.group_count])
 
 
 class TiledPoint(TiledSettings):
@@ -92,7 +163,7 @@ class TiledPoint(TiledSettings):
 
 
 class TiledCase(TiledSettings):
-    """Transformers pipelined over groups of tiles, in every combination of the listed values."""
+    """Models pipelined over groups of tiles, in every combination of the listed values."""
 
     title: Label
     """Display title."""
@@ -158,7 +229,7 @@ class TiledStudy(Noun):
     published: Name | None = None
     """Published results to compare with: a file in config/published."""
     cases: dict[Name, TiledCase] = Field(default_factory=dict)
-    """Transformers on tiles, by name."""
+    """Models on tiles, by name."""
     tables: tuple[PublishedTable, ...] = ()
     """Tables of PALM to compare with: ratios of accelerators (I), runs on GPUs (IV), Grayskull (V)."""
     figures: tuple[Figure, ...] = ()

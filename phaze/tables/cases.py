@@ -127,7 +127,7 @@ class FiguresRead(Table):
 
 
 class TiledRuns(Table):
-    """Pipelined transformers on groups of tiles: batch time, utilisation, and the limiting resource."""
+    """Pipelined models on groups of tiles: batch time, utilisation, and the limiting resource."""
 
     keys = _RUN
     columns = {
@@ -146,9 +146,12 @@ class TiledRuns(Table):
         "most_dram_share": real("share of the time for which the busiest port is busy"),
         "bound_by": text("what is busy longest", "compute", "links", "dram", "pipeline"),
         "strategy": text("distinct data that stay in SRAM, by stage"),
-        "layer_bytes": real("bytes all-reduced by a layer in a batch (PALM, Equation 6)"),
+        "layer_bytes": real("bytes that a layer exchanges per tile in a batch (PALM, Equation 6)"),
         "sent_bytes": real("bytes that all nodes send"),
         "received_bytes": real("bytes received by all nodes"),
+        "recomputed": count("stages that recompute their activations"),
+        "tile_bytes": real("peak memory of a tile, in SRAM and DRAM"),
+        "dram_bytes": real("memory of all stages that does not stay in SRAM"),
     }
     rules = {
         "nothing sent is lost": lambda f: (

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_cdt
 
 from phaze.base.errors import PhazeError
+from phaze.base.units import GIB
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires, mesh, nearest_memory
 from phaze.cost.network.topology import Topology
 from phaze.spec.files import FOLDER
@@ -37,6 +38,8 @@ class Chip:
     """DRAM that all tiles reach through the network; None if the chip has no DRAM."""
     fetched_once: bool = False
     """True if a GEMM fetches operands that exceed SRAM only once, not again for every part that fits SRAM."""
+    dram_bytes: float = inf
+    """Capacity of all memory ports together."""
 
     @cached_property
     def topology(self) -> Topology:
@@ -149,7 +152,10 @@ class TiledMachine:
                 f"got {self.grid.tiles:,}",
                 "describe a part of it",
             )
-        return Chip(self.name, self.grid, self.device.tile, self.wires, self.memory, self.system.fetched_once)
+        return Chip(
+            self.name, self.grid, self.device.tile, self.wires, self.memory, self.system.fetched_once,
+            (self.system.dram.gib or inf) * GIB,
+        )  # fmt: skip
 
     @property
     def hops_to_memory(self) -> int:

@@ -1,41 +1,47 @@
-"""Training of transformers in a pipeline of tile groups on one chip, with contention (PALM, V.B).
+"""Training of models in a pipeline of tile groups on one chip, with contention (PALM, V.B).
 
 A stage is a number of layers on a group of tiles. Its samples are divided among N_d replicas of N_m
-tensor-parallel ranks, which work on a microbatch together. The tile level (`steps`) defines the steps of a
-group. Here all groups run at the same time, in the order of the pipeline, over the links and memories of one
-chip.
+tensor-parallel ranks, which work on a microbatch together, or its operators are cut one by one. The tile
+level (`steps`) defines the steps of a group. Here all groups run at the same time, in the order of the
+schedule, over the links and memories of one chip.
 
 A group is a virtual tile, because all of its tiles do the same. A memory access is one message per port,
 between the port and its farthest tile, with the bytes of all tiles. A collective sends the bytes of all
-rounds of a ring in one round. Every tile of a stage sends the whole activation of its replica to the tile at
-the same position in the next stage. Layers are transformer blocks, like PALM's operator.
+rounds of a ring in one round, and an all-to-all one message for each pair of tiles. Every tile of a stage
+sends the activation that it has to the tile at the same position in the next stage.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
 
 import pandas as pd
 
-from phaze.base.errors import PhazeError
-from phaze.cost.network.collectives import ring
+from phaze.cost.network.collectives import collective, ring
 from phaze.cost.network.messages import Message, Plan, then, together
-from phaze.layout import Layout
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import synchronising_groups
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.stages import StageCost
 from phaze.pipeline.trace import job_rows
 from phaze.pipeline.traffic import NetworkResult, Script, Sends, Turn, script, silent, simulate_script
-from phaze.spec.model import Model
-from phaze.spec.tiled_study import StagePlacement, TiledPoint, check_tiled
+from phaze.spec.models import AnyModel
+from phaze.spec.tiled_study import TiledPoint
 from phaze.tables import Table, TiledJobs, TiledLinks, TiledRuns
+from phaze.tiles.chains import PalmLayers
 from phaze.tiles.chip import Chip
-from phaze.tiles.operators import TransformerLayer, communication_size
-from phaze.tiles.placement import Placed, Tiles, line, own, s_shaped
+from phaze.tiles.operators import communication_size
+from phaze.tiles.placement import Tiles
+from phaze.tiles.runs import Row, TiledRun, runs_of
+from phaze.tiles.stages import (
+    as_needed,
+    check_dram,
+    dram_needed,
+    in_flight,
+    together_on_tiles,
+)
 from phaze.tiles.steps import GroupCollective, StagePart, StageProgram, TileStage, TileStep
-from phaze.tiles.tile import TRAINED, SramStrategy, TileExecution
+from phaze.tiles.tile import SramStrategy, TileExecution
 
 KINDS: dict[JobKind, StagePart] = {
     JobKind.FORWARD: "forward",
@@ -43,61 +49,10 @@ KINDS: dict[JobKind, StagePart] = {
     JobKind.BACKWARD: "backward",
     JobKind.LAST_SYNC: "sync",
     JobKind.UPDATE: "update",
+    JobKind.GATHER: "gather",
 }
-Row = dict[str, object]
 PRESENT = 1e-12
 """Placeholder duration, in s, of a job whose steps are timed individually; 0 would omit the job."""
-
-
-@dataclass(frozen=True)
-class TiledRun:
-    """Training run of a transformer on tile groups."""
-
-    layers: int
-    hidden: int
-    heads: int
-    sequence: int
-    batch: int
-    """Samples in a batch."""
-    microbatches: int
-    """Microbatches in a batch; each is divided among the replicas of a stage."""
-    layout: Layout
-    """Tensor-parallel ranks and replicas: tp × dp tiles in each stage."""
-    groups: tuple[Tiles, ...]
-    """Tiles of each stage."""
-    placed: Placed = "near"
-
-    def __post_init__(self) -> None:
-        if self.layers < len(self.groups):
-            stages = len(self.groups)
-            raise PhazeError(f"tiles: layers must be at least the {stages} stages, got {self.layers}")
-        if self.microbatch < self.layout.dp:
-            raise PhazeError(
-                f"tiles: batch must have a sample for each of {self.microbatches} microbatches × "
-                f"{self.layout.dp} replicas, got {self.batch}"
-            )
-
-    @property
-    def microbatch(self) -> int:
-        """Samples per microbatch, rounded down; the rest of the batch is dropped."""
-        return self.batch // self.microbatches
-
-    @property
-    def samples(self) -> int:
-        """Simulated samples: the batch, rounded down to whole microbatches."""
-        return self.microbatch * self.microbatches
-
-    @property
-    def layers_of(self) -> tuple[int, ...]:
-        """Number of layers of each stage; they differ by at most one."""
-        ends = [self.layers * (q + 1) // len(self.groups) for q in range(len(self.groups))]
-        return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
-
-    @property
-    def flops(self) -> float:
-        """FLOPs of a batch without recomputation: three times the forward pass."""
-        forward = 24 * self.sequence * self.hidden**2 + 4 * self.sequence**2 * self.hidden
-        return 3.0 * self.samples * self.layers * forward
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +63,12 @@ class TiledOutcome:
     chip: Chip
     strategies: tuple[SramStrategy, ...]
     """SRAM strategy of each stage."""
+    recomputed: int
+    """Number of stages that recompute their activations."""
+    dram_bytes: float
+    """Bytes of all stages that do not stay in SRAM."""
+    layer_bytes: float
+    """Bytes that a layer exchanges inside its stage in a batch, per tile."""
     carried: NetworkResult
     alone_s: float
     """Time of a batch without communication and memory accesses."""
@@ -135,7 +96,7 @@ class TiledOutcome:
         longest = max(most, key=lambda name: most[name])
         return {
             "data": run.layout.dp,
-            "stages": len(run.groups),
+            "stages": run.stages,
             "batch": run.samples,
             "time_s": time_s,
             "samples_per_s": run.samples / time_s,
@@ -149,9 +110,12 @@ class TiledOutcome:
             "most_dram_share": most["dram"],
             "bound_by": longest if most[longest] >= 0.5 else "pipeline",
             "strategy": ",".join(dict.fromkeys(self.strategies)),
-            "layer_bytes": communication_size(run.samples, run.sequence, run.hidden, run.layout),
+            "layer_bytes": self.layer_bytes,
             "sent_bytes": float(carried.sent_bytes.sum()),
             "received_bytes": float(carried.received_bytes.sum()),
+            "recomputed": self.recomputed,
+            "tile_bytes": float(carried.timeline.peak_bytes.max()),
+            "dram_bytes": self.dram_bytes,
         }
 
     @property
@@ -182,6 +146,9 @@ def simulate_on_tiles(chip: Chip, run: TiledRun) -> TiledOutcome:
         run,
         chip,
         tuple(program.strategy for program in programs),
+        sum(program.execution.recompute for program in programs),
+        dram_needed(programs),
+        _layer_bytes(run, programs),
         simulate_script(messages, chip.topology),
         simulate_script(silent(messages), chip.topology, "none").time_s,
         simulate_script(messages, chip.topology, "none").time_s,
@@ -190,63 +157,103 @@ def simulate_on_tiles(chip: Chip, run: TiledRun) -> TiledOutcome:
 
 def script_of(run: TiledRun, programs: Sequence[StageProgram]) -> Script:
     """Build the script of a run: the jobs and messages that the network simulation executes."""
+    steps = [{part: turns_of(program, part) for part in KINDS.values()} for program in programs]
     pipeline = Pipeline(
-        tuple(_cost(program) for program in programs), run.microbatches,
-        tensor=tuple(len(tiles) for tiles in run.groups),
+        tuple(_cost(*pair) for pair in zip(programs, steps, strict=True)), run.microbatches, run.schedule,
+        run.layout.vp, tensor=tuple(len(tiles) for tiles in run.groups),
     )  # fmt: skip
-    tensor_bytes = run.microbatch / run.layout.dp * run.sequence * run.hidden * TRAINED.weights
     sent = {
-        (q, q + step): tensor_bytes * len(run.groups[q + step])
-        for q in range(len(run.groups))
+        (q, q + step): _sent_bytes(run, q, q + step)
+        for q in range(run.stages)
         for step in (-1, 1)
-        if 0 <= q + step < len(run.groups)
+        if 0 <= q + step < run.stages
     }
-    ports = {stage: len(programs) + k for k, stage in enumerate(synchronising_groups(pipeline))}
+    workers = len(run.groups)
+    ports = {group: workers + k for k, group in enumerate(synchronising_groups(pipeline))}
     turns = {
-        # Resources are numbered: workers of the stages first, then their synchronisation ports.
-        (kind, ports.get(stage, -1) if kind == JobKind.LAST_SYNC else stage, stage): turns_of(program, part)
-        for stage, program in enumerate(programs)
+        # Resources are numbered: workers of the groups first, then their synchronisation ports.
+        (kind, ports.get(q % workers, -1) if kind == JobKind.LAST_SYNC else q % workers, q): parts[part]
+        for q, parts in enumerate(steps)
         for kind, part in KINDS.items()
     }
     return script(pipeline, Sends(run.groups, sent, turns))
 
 
+def _sent_bytes(run: TiledRun, source: int, target: int) -> float:
+    """Bytes of the activation, or of its gradient, that all tiles of a stage receive from a neighbour."""
+    boundary = run.ranges[min(source, target)][-1]
+    elements = run.chain.passed_elements(boundary, run.microbatch, run.layout_of(target))
+    return elements * run.element_bytes * len(run.tiles_of(target))
+
+
 def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
-    """Step program of each stage."""
-    layer = TransformerLayer(run.microbatch, run.hidden, run.sequence, run.heads)
-    degrees = (run.layout.dp, run.layout.tp, 1, 1)
-    return [
-        StageProgram(
-            chip,
-            TileStage(tiles, ((layer, degrees),) * layers, run.placed),
-            TileExecution(in_flight=min(len(run.groups) - q, run.microbatches)),
-        )
-        for q, (tiles, layers) in enumerate(zip(run.groups, run.layers_of, strict=True))
-    ]
+    """Step program of each stage; raises `PhazeError` if they do not fit into the memory of the chip."""
+    chunks = run.layout.vp
+    stored = in_flight(run.stages, run.microbatches, run.schedule, chunks)
+    execution = TileExecution(
+        element_bytes=run.element_bytes, optimizer=run.optimizer, precision=run.layout.precision,
+        zero=run.layout.zero, recompute=run.recompute == "always",
+    )  # fmt: skip
+    programs = together_on_tiles(
+        [
+            StageProgram(
+                chip,
+                TileStage(
+                    run.tiles_of(q),
+                    run.chain.cut(chip, layers, run.microbatch, run.layout_of(q), run.microbatches),
+                    run.placed,
+                ),
+                execution._replace(in_flight=stored[q]),
+            )
+            for q, layers in enumerate(run.ranges)
+        ],
+        chunks,
+    )
+    if run.recompute == "needed":
+        programs = as_needed(programs, chunks, 0.0 if chip.memory is None else run.dram_bytes)
+    if chip.memory is not None:
+        check_dram(programs, run.dram_bytes, chip.name)
+    return programs
 
 
-def _cost(program: StageProgram) -> StageCost:
+def _cost(program: StageProgram, turns: Mapping[StagePart, list[Turn]]) -> StageCost:
     """Cost of a stage for the schedule, with placeholder durations, because steps are timed one by one."""
-    present = {part: PRESENT if program.steps(part) else 0.0 for part in KINDS.values()}
+    present = {part: PRESENT if part_turns else 0.0 for part, part_turns in turns.items()}
     fixed = zip(*((sizes.weights, sizes.gradients, sizes.optimizer) for sizes in program.sizes), strict=True)
+    stored = sum(sizes.stash for sizes in program.sizes)
     return StageCost(
         present["forward"],
         present["backward"],
-        present["recompute"],
+        present["recompute"] if program.execution.recompute else 0.0,
         sync_s=present["sync"],
         update_s=present["update"],
-        stash_bytes=program.sizes[0].inputs,
+        gather_s=present["gather"],
+        stash_bytes=program.sizes[0].inputs if program.execution.recompute else stored,
         fixed_bytes=sum(sum(parts) for parts in fixed),
     )
+
+
+def _layer_bytes(run: TiledRun, programs: Sequence[StageProgram]) -> float:
+    """Bytes that a layer exchanges inside its stage in a batch, per tile (PALM, Equation 6), on average."""
+    if isinstance(run.chain, PalmLayers):
+        return communication_size(run.samples, run.chain.sequence, run.chain.hidden, run.layout)
+    exchanged = sum(
+        reduction.elements * run.element_bytes * (1 if reduction.phase == "update" else run.microbatches)
+        for program in programs
+        for share in program.shares
+        for reduction in share.reductions
+    )
+    return exchanged / run.chain.count
 
 
 def turns_of(program: StageProgram, part: StagePart) -> list[Turn]:
     """Simulated steps of one part of a stage, each with work, collectives and memory accesses."""
     chip, tiles = program.chip, program.stage.tiles
-    return [
-        Turn(step.work_s, _exchanged(chip, step.after), _accessed(chip, tiles, step))
-        for step in program.steps(part)
-    ]
+    turns = []
+    for step in program.steps(part):
+        turns += [Turn(0.0, _exchanged(chip, step.before))] if step.before else []
+        turns.append(Turn(step.work_s, _exchanged(chip, step.after), _accessed(chip, tiles, step)))
+    return turns
 
 
 def _accessed(chip: Chip, tiles: Tiles, step: TileStep) -> Plan:
@@ -275,7 +282,9 @@ def _exchanged(chip: Chip, collectives: Sequence[GroupCollective]) -> Plan:
         *(
             together(
                 *(
-                    ring(chip.topology, exchange.kind, group, exchange.size_bytes, 1)
+                    collective(exchange.kind, group, exchange.size_bytes)
+                    if exchange.kind == "all_to_all"
+                    else ring(chip.topology, exchange.kind, group, exchange.size_bytes, 1)
                     for group in exchange.groups
                 )
             )
@@ -284,15 +293,24 @@ def _exchanged(chip: Chip, collectives: Sequence[GroupCollective]) -> Plan:
     )
 
 
-def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> dict[str, pd.DataFrame]:
+def simulate_point(case: str, point: TiledPoint, model: AnyModel, chip: Chip) -> dict[str, pd.DataFrame]:
     """Simulate a study point; returns its tables, with jobs and links only if its pipeline is shown.
 
     Raises `PhazeError` if the tile level does not support an operator of the model.
     """
-    check_tiled(model, f"tiled: case {case}")
+    return tables_of(point, outcomes(case, point, model, chip))
+
+
+def outcomes(case: str, point: TiledPoint, model: AnyModel, chip: Chip) -> Iterator[tuple[Row, TiledOutcome]]:
+    """Yield the simulated run of every combination of a point's options, with its key columns."""
+    for key, run in runs_of(case, point, model, chip):
+        yield key, simulate_on_tiles(chip, run)
+
+
+def tables_of(point: TiledPoint, simulated: Iterable[tuple[Row, TiledOutcome]]) -> dict[str, pd.DataFrame]:
+    """Tables of simulated runs, by name; jobs and links only if the point shows its pipeline."""
     rows: dict[type[Table], list[Row]] = {TiledRuns: [], TiledJobs: [], TiledLinks: []}
-    for key, run in _runs(case, point, model, chip):
-        outcome = simulate_on_tiles(chip, run)
+    for key, outcome in simulated:
         rows[TiledRuns].append(key | outcome.row)
         if point.show == "pipeline":
             rows[TiledJobs] += [key | row for row in job_rows(outcome.carried.timeline)]
@@ -303,53 +321,3 @@ def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> di
         else table.empty()
         for table, table_rows in rows.items()
     }
-
-
-def _runs(case: str, point: TiledPoint, model: Model, chip: Chip) -> Iterator[tuple[Row, TiledRun]]:
-    """Yield a run for every combination of a point's options, with its key columns.
-
-    Raises `PhazeError` if the tensor-parallel size does not divide the tiles of a stage.
-    """
-    for shape, placed, tensor, microbatches in product(
-        point.layouts, point.placed, point.tensor, point.microbatches
-    ):
-        groups = mapping(chip, point, shape)
-        replicas, remainder = divmod(len(groups[0]), tensor)
-        if remainder:
-            raise PhazeError(f"tiled: tensor must divide the {len(groups[0])} tiles of a stage, got {tensor}")
-        key = {
-            "case": case, "system": point.system, "model": point.model, "layout": shape, "placed": placed,
-            "tensor": tensor, "microbatches": microbatches,
-        }  # fmt: skip
-        layout = Layout(tp=tensor, pp=len(groups), dp=replicas)
-        yield key, TiledRun(
-            model.layers, model.hidden, model.heads, point.sequence, point.batch, microbatches, layout,
-            groups, placed,
-        )  # fmt: skip
-
-
-def mapping(chip: Chip, point: TiledPoint, shape: StagePlacement) -> tuple[Tiles, ...]:
-    """Tiles of each stage: in rows, in blocks along an S-shaped path, or as specified by the user."""
-    if shape == "own":
-        return own(chip.grid, point.own or ())
-    if shape == "line":
-        return line(chip.grid, point.stages)
-    return s_shaped(chip.grid, *_block(chip, point.stages))
-
-
-def _block(chip: Chip, stages: int) -> tuple[int, int]:
-    """Rows and columns of a stage's block of tiles; PhazeError if blocks cannot fill the grid.
-
-    The block is one chip of a multi-chip system if that fits, otherwise the squarest block.
-    """
-    size, remainder = divmod(chip.grid.tiles, stages)
-    shapes = [
-        (rows, size // rows)
-        for rows in range(1, size + 1)
-        if size % rows == 0 and chip.grid.rows % rows == 0 and chip.grid.columns % (size // rows) == 0
-    ]
-    if remainder or not shapes:
-        raise PhazeError(
-            f"tiled: {stages} stages cannot fill {chip.grid.rows} × {chip.grid.columns} tiles as blocks"
-        )
-    return min(shapes, key=lambda shape: (shape != chip.wires.block, sum(shape)))

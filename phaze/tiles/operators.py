@@ -27,6 +27,7 @@ from math import prod
 from typing import Literal
 
 from phaze.base.errors import PhazeError
+from phaze.cost.network.network import Collective
 from phaze.layout import Layout
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
@@ -36,8 +37,8 @@ from phaze.spec.vision import ResNet
 from phaze.workload.families.vision import ConvolutionShape, SlidingWindow
 
 Phase = Literal["forward", "backward", "update"]
-TileAxis = Literal["b", "m", "n", "k", "c", "i", "d", "t"]
-"""Dimension split among tiles; d and t are data and tensor parallelism of a transformer layer."""
+TileAxis = Literal["b", "m", "n", "k", "c", "i", "d", "e", "t"]
+"""Dimension split among tiles; d, e and t are data, expert and tensor parallelism of a layer."""
 Axes = tuple[TileAxis, TileAxis, TileAxis, TileAxis]
 
 Degrees = tuple[int, int, int, int]
@@ -46,13 +47,14 @@ Degrees = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Reduction:
-    """All-reduce in each group along an axis, of a tensor with `elements` elements per member."""
+    """Collective in each group along an axis, of a tensor with `elements` elements per member."""
 
     phase: Phase
     axis: TileAxis
     width: int
     """Number of members per group."""
     elements: float
+    kind: Collective = "all_reduce"
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,28 @@ class TileShare:
     inputs: float
     outputs: float
     reductions: tuple[Reduction, ...] = ()
+    vector_cycles: float = 0.0
+    """Cycles of one vector lane in the forward pass."""
+    backward_flops: float | None = None
+    """FLOPs of the backward pass; None: twice those of the forward pass."""
+    backward_cycles: float = 0.0
+    """Cycles of one vector lane in the backward pass."""
+    backward_idle: bool = False
+    """True if the backward pass neither computes nor moves tensors, as that of a sum."""
+    stored: float | None = None
+    """Elements stored per microbatch for the backward pass; None: the inputs."""
+    fetched: float | None = None
+    """Weights that a pass reads, such as the rows of an embedding that tokens choose; None: all weights."""
 
     @property
     def replicas(self) -> int:
         """Number of tiles that store the same weights."""
         return prod(reduction.width for reduction in self.along("update"))
+
+    @property
+    def fetched_share(self) -> float:
+        """Share of the weights that a pass reads."""
+        return 1.0 if self.fetched is None or not self.weights else self.fetched / self.weights
 
     def along(self, phase: Phase) -> tuple[Reduction, ...]:
         """All-reduces of a phase, in order of execution."""
@@ -109,7 +128,7 @@ class Linear:
             second if self.weighted else 0.0,
             first if self.weighted else first + second,
             outputs,
-            _wider_than_one(
+            wider_than_one(
                 Reduction("forward", axes[3], k, outputs),
                 Reduction("backward", axes[2], n, first),
                 Reduction("update", axes[0], b if self.weighted else 1, second),
@@ -141,7 +160,7 @@ def _convolution_shares(conv: ConvolutionShape, degrees: Degrees) -> tuple[TileS
         weights,
         inputs,
         outputs,
-        _wider_than_one(
+        wider_than_one(
             Reduction("forward", "c", c, outputs),
             Reduction("backward", "k", k, inputs),
             Reduction("update", "b", b, weights),
@@ -210,7 +229,21 @@ class TransformerLayer:
         return replace(share, product=Gemm(_most(self.batch, d) * _most(self.heads, t), self.sequence, k, n))
 
 
-TileOperator = Linear | ConvolutionShape | Pool | TransformerLayer
+@dataclass(frozen=True)
+class CutOperator:
+    """Operator of a model that is already cut for a group of tiles, with one tile's share of it."""
+
+    name: str
+    share: TileShare
+    axes: tuple[TileAxis, ...]
+    """Axes of the degrees by which it is cut."""
+
+    def shares(self, _: Degrees) -> tuple[TileShare]:
+        """One tile's share of the operator."""
+        return (self.share,)
+
+
+TileOperator = Linear | ConvolutionShape | Pool | TransformerLayer | CutOperator
 
 AXES: dict[type[TileOperator], tuple[TileAxis, ...]] = {
     Linear: ("b", "m", "n", "k"),
@@ -219,6 +252,11 @@ AXES: dict[type[TileOperator], tuple[TileAxis, ...]] = {
     TransformerLayer: ("d", "t"),
 }
 """Axes of each kind of operator, in the order of Table III."""
+
+
+def axes_of(operator: TileOperator) -> tuple[TileAxis, ...]:
+    """Axes of an operator's degrees, in order."""
+    return operator.axes if isinstance(operator, CutOperator) else AXES[type(operator)]
 
 
 def shares(operator: TileOperator, degrees: Degrees) -> tuple[TileShare, ...]:
@@ -232,7 +270,8 @@ def _most(size: int, parts: int) -> int:
     return -(-size // parts)
 
 
-def _wider_than_one(*reductions: Reduction) -> tuple[Reduction, ...]:
+def wider_than_one(*reductions: Reduction) -> tuple[Reduction, ...]:
+    """Collectives with several members per group."""
     return tuple(reduction for reduction in reductions if reduction.width > 1)
 
 

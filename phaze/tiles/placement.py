@@ -8,6 +8,7 @@ neighbours if one exists, else a path with a long way back.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from math import prod
 from typing import Literal
 
@@ -55,6 +56,19 @@ def s_shaped(grid: TileGrid, rows: int, columns: int) -> tuple[Tiles, ...]:
         order = range(across) if down % 2 == 0 else range(across - 1, -1, -1)
         blocks += [block(grid, (down * rows, at * columns), (rows, columns)) for at in order]
     return tuple(blocks)
+
+
+def in_turn(grid: TileGrid, sizes: Sequence[int], *, reverse: bool) -> tuple[Tiles, ...]:
+    """Tiles of each stage of a given size, row by row; with `reverse`, every other row runs backwards.
+
+    Raises `PhazeError` if the grid has fewer tiles.
+    """
+    if sum(sizes) > grid.tiles:
+        raise PhazeError(
+            f"mapping: stages must have at most the {grid.tiles} tiles of the system, got {sum(sizes)}"
+        )
+    order = snake(grid, range(grid.tiles)) if reverse else tuple(range(grid.tiles))
+    return tuple(order[end - size : end] for end, size in zip(accumulate(sizes), sizes, strict=True))
 
 
 def own(grid: TileGrid, stages: Sequence[Sequence[int]]) -> tuple[Tiles, ...]:

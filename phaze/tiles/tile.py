@@ -15,7 +15,11 @@ Bytes are per microbatch for a pass and per batch for the update. A backward pas
 gradient is computed from the output gradient and the weights. The weight gradient is computed from the output
 gradient and the input, and added to the sum of earlier microbatches, which is read and written.
 
-Training follows PALM's cases: Adam in mixed precision, recomputed activations, arrays at their peak.
+Training has arrays at their peak, as PALM's cases, which use Adam in mixed precision and recompute
+activations. Vector operations of an operator run on the vector lanes next to the array, and read and write
+its tensors at the bandwidth of the SRAM; an operator takes as long as the longest of the three. A tile
+without lanes or without a bandwidth takes no time for them, as in PALM.
+
 Inference uses the cycles of `cost.mapper.arrays` in the fastest dataflow of each product (Table II: WS, IS).
 """
 
@@ -27,7 +31,14 @@ from math import ceil, inf
 from typing import Literal, NamedTuple
 
 from phaze.cost.mapper import arrays
-from phaze.cost.memory import parameter_bytes, update_bytes
+from phaze.cost.memory import (
+    Optimizer,
+    ParameterBytes,
+    parameter_bytes,
+    sharers,
+    update_bytes,
+)
+from phaze.layout import Precision, Zero
 from phaze.spec.rows import Gemm
 from phaze.spec.tiled import Tile
 from phaze.tiles.operators import TileShare
@@ -47,6 +58,22 @@ class TileExecution(NamedTuple):
     """Bytes per element of weights and activations in compute; 1 in inference with 8-bit integers."""
     shared: bool = False
     """True if each replica fetches a share of the weights and gathers the rest (inference only)."""
+    optimizer: Optimizer = "adam"
+    precision: Precision = "mixed"
+    zero: Zero = 0
+    """ZeRO stage: states of weights that replicas shard."""
+    recompute: bool = True
+    """True if the backward pass recomputes activations, and microbatches in flight store their input only."""
+
+    @property
+    def size(self) -> ParameterBytes:
+        """Bytes per parameter of weights, gradients and optimizer states."""
+        return parameter_bytes(self.optimizer, self.precision)
+
+    @property
+    def gathers(self) -> bool:
+        """True if every pass gathers weights that replicas shard."""
+        return self.zero >= 3 if self.training else self.shared
 
 
 class TileBytes(NamedTuple):
@@ -58,6 +85,15 @@ class TileBytes(NamedTuple):
     """Optimizer states and full-precision weights."""
     inputs: float
     outputs: float
+    stored: float | None = None
+    """Bytes stored per microbatch for the backward pass; None: the inputs."""
+    fetched_share: float = 1.0
+    """Share of the weights that a pass reads, and whose gradients it updates."""
+
+    @property
+    def stash(self) -> float:
+        """Bytes stored per microbatch for the backward pass."""
+        return self.inputs if self.stored is None else self.stored
 
     @property
     def wsg(self) -> float:
@@ -79,27 +115,38 @@ class Access(NamedTuple):
 
 def tile_bytes(share: TileShare, execution: TileExecution) -> TileBytes:
     """Bytes by tensor of a tile's share of an operator."""
-    weights = share.weights / (share.replicas if execution.shared else 1) * execution.element_bytes
-    activations = share.inputs * execution.element_bytes, share.outputs * execution.element_bytes
+    replicas, size, element_bytes = share.replicas, execution.size, execution.element_bytes
+    inputs, outputs = share.inputs * element_bytes, share.outputs * element_bytes
+    stored = None if share.stored is None else share.stored * element_bytes
     if not execution.training:
-        return TileBytes(weights, 0.0, 0.0, *activations)
+        weights = share.weights / (replicas if execution.shared else 1) * element_bytes
+        return TileBytes(weights, 0.0, 0.0, inputs, outputs, stored, share.fetched_share)
+    zero = execution.zero
     return TileBytes(
-        weights, share.weights * TRAINED.gradients, share.weights * TRAINED.optimizer, *activations
+        share.weights * size.weights / sharers(replicas, zero, 3),
+        share.weights * size.gradients / sharers(replicas, zero, 2),
+        share.weights * size.optimizer / sharers(replicas, zero, 1),
+        inputs,
+        outputs,
+        stored,
+        share.fetched_share,
     )
 
 
 def held_bytes(operators: Sequence[TileBytes], execution: TileExecution) -> tuple[float, float]:
     """Bytes of WSG (weights, optimizer states, gradients) and of activations on a tile.
 
-    The output of an operator is the input of the next. Thus the activations of the current microbatch are all
-    inputs and the last output. The other microbatches in flight store only their first input. Inference
-    stores no activations: it needs the input and the output of one operator at a time.
+    The current microbatch has all tensors stored for the backward pass (the inputs of Table III's operators)
+    and the last output. The other microbatches in flight store the same, or only their first input if they
+    are recomputed. Inference stores no activations: it needs the input and the output of one operator at a
+    time.
     """
     wsg = sum(operator.wsg for operator in operators)
     if not execution.training:
         return wsg, max(operator.inputs + operator.outputs for operator in operators)
-    current = sum(operator.inputs for operator in operators) + operators[-1].outputs
-    return wsg, current + (execution.in_flight - 1) * operators[0].inputs
+    stored = sum(operator.stash for operator in operators)
+    waiting = operators[0].inputs if execution.recompute else stored
+    return wsg, stored + operators[-1].outputs + (execution.in_flight - 1) * waiting
 
 
 def allocate(wsg_bytes: float, activation_bytes: float, sram_bytes: float) -> SramStrategy:
@@ -125,11 +172,12 @@ def forward_access(strategy: SramStrategy, op: TileBytes, part_bytes: float) -> 
     """DRAM traffic of a forward pass of an operator."""
     if strategy == "S_WSG_ACT":
         return Access()
+    weights = op.weights * op.fetched_share
     if strategy == "S_ACT":
-        return Access(op.weights)
+        return Access(weights)
     if strategy == "S_WSG":
         return Access(op.inputs, op.outputs)
-    return Access(passed_bytes(op.inputs, op.weights, part_bytes), op.outputs)
+    return Access(passed_bytes(op.inputs, weights, part_bytes), op.outputs)
 
 
 def backward_access(strategy: SramStrategy, op: TileBytes, part_bytes: float) -> Access:
@@ -141,29 +189,47 @@ def backward_access(strategy: SramStrategy, op: TileBytes, part_bytes: float) ->
     """
     if strategy == "S_WSG_ACT":
         return Access()
+    weights, gradients = op.weights * op.fetched_share, op.gradients * op.fetched_share
     if strategy == "S_ACT":
-        return Access(op.weights + op.gradients, op.gradients)
+        return Access(weights + gradients, gradients)
     if strategy == "S_WSG":
         return Access(2 * op.outputs + op.inputs, op.inputs)
-    of_input = passed_bytes(op.outputs, op.weights, part_bytes)
-    if op.inputs >= op.gradients:
-        sums = _parts(op.inputs, part_bytes) * op.gradients
+    of_input = passed_bytes(op.outputs, weights, part_bytes)
+    if op.inputs >= gradients:
+        sums = _parts(op.inputs, part_bytes) * gradients
         return Access(of_input + (op.inputs + op.outputs + sums), op.inputs + sums)
-    passes = _parts(op.gradients, part_bytes) * op.inputs
-    return Access(of_input + (op.outputs + passes + op.gradients), op.inputs + op.gradients)
+    passes = _parts(gradients, part_bytes) * op.inputs
+    return Access(of_input + (op.outputs + passes + gradients), op.inputs + gradients)
 
 
-def update_access(strategy: SramStrategy, share: TileShare) -> Access:
+def update_access(strategy: SramStrategy, share: TileShare, execution: TileExecution) -> Access:
     """DRAM traffic of an update: weights and states are read and written, unless they stay in SRAM."""
     if strategy in ("S_WSG_ACT", "S_WSG") or not share.weights:
         return Access()
-    moved = update_bytes(share.weights, "adam", "mixed", 0, share.replicas)
+    moved = update_bytes(
+        share.weights, execution.optimizer, execution.precision, execution.zero, share.replicas
+    )
     return Access(moved / 2, moved / 2)
 
 
-def training_s(tile: Tile, share: TileShare, products: int) -> float:
-    """Compute time in s of a pass with `products` GEMMs, each with the FLOPs of the share."""
-    return products * share.flops / tile.flops
+def forward_s(tile: Tile, share: TileShare, element_bytes: int) -> float:
+    """Compute time in s of a forward pass in training."""
+    return max(share.flops / tile.flops, _vector_s(tile, share, share.vector_cycles, element_bytes))
+
+
+def backward_s(tile: Tile, share: TileShare, element_bytes: int) -> float:
+    """Compute time in s of a backward pass: two products for one of the forward pass, unless it differs."""
+    flops = 2 * share.flops if share.backward_flops is None else share.backward_flops
+    return max(flops / tile.flops, _vector_s(tile, share, share.backward_cycles, element_bytes))
+
+
+def _vector_s(tile: Tile, share: TileShare, cycles: float, element_bytes: int) -> float:
+    """Time in s of a pass's vector operations: on the lanes, and to move their tensors through SRAM."""
+    if not cycles:
+        return 0.0
+    lanes_s = cycles / (tile.lanes * tile.clock_hz) if tile.lanes else 0.0
+    moved = (share.inputs + share.outputs) * element_bytes
+    return max(lanes_s, moved / (tile.sram_bandwidth_bytes_per_s or inf))
 
 
 def inference_s(tile: Tile, share: TileShare, element_bytes: int) -> float:
@@ -171,9 +237,10 @@ def inference_s(tile: Tile, share: TileShare, element_bytes: int) -> float:
 
     Operators that arrays cannot run use the vector lanes, or the peak of the tile if it has no lanes.
     """
+    vector_s = _vector_s(tile, share, share.vector_cycles, element_bytes)
     if share.product is None:
-        return share.flops / (tile.lanes * tile.clock_hz if tile.lanes else tile.flops)
-    return product_s(tile, share.product, element_bytes)
+        return max(vector_s, share.flops / (tile.lanes * tile.clock_hz if tile.lanes else tile.flops))
+    return max(vector_s, product_s(tile, share.product, element_bytes))
 
 
 @lru_cache(maxsize=4096)

@@ -18,9 +18,11 @@ from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.stages import StageCost
 from phaze.pipeline.traffic import simulate_script
+from phaze.tiles.chains import PalmLayers
 from phaze.tiles.chip import load_tiled_machine
-from phaze.tiles.on_tiles import TiledRun, programs_of, script_of
+from phaze.tiles.on_tiles import programs_of, script_of
 from phaze.tiles.placement import axis_groups, ring, s_shaped
+from phaze.tiles.runs import TiledRun
 from tests.oracles import layered
 from tests.oracles.chips import wafer
 from tests.oracles.contention import deliver_events
@@ -94,7 +96,8 @@ def test_a_pipeline_of_20_stages_on_the_wafer(detail: Detail, benchmark: Benchma
 def test_t_18b_on_the_wafer(benchmark: Benchmark) -> None:
     """TP 8, DP 2, 20 stages along an S, 20 microbatches: DRAM, all-reduces and tensors on one mesh."""
     chip = load_tiled_machine("wafer").chip
-    run = TiledRun(40, 6144, 48, 2048, 1024, 20, Layout(tp=8, dp=2), s_shaped(chip.grid, 4, 4))
+    layers = PalmLayers(40, 6144, 48, 2048)
+    run = TiledRun(layers, 1024, 20, Layout(tp=8, dp=2), s_shaped(chip.grid, 4, 4))
 
     def with_contention() -> float:
         return simulate_script(script_of(run, programs_of(chip, run)), chip.topology).time_s

@@ -15,7 +15,8 @@ from phaze.spec.tiled_study import ExchangeReading, TiledCase, TiledPoint, Tiled
 from phaze.tables import TiledJobs, TiledLinks, TiledRuns
 from phaze.tiles.chip import Chip, TiledMachine, load_tiled_machine
 from phaze.tiles.network_cases import simulate_networks
-from phaze.tiles.on_tiles import mapping, simulate_point
+from phaze.tiles.on_tiles import simulate_point
+from phaze.tiles.runs import mapping
 
 GRID = TileGrid(4, 8)
 CHIP = Chip(
@@ -24,7 +25,8 @@ CHIP = Chip(
 )  # fmt: skip
 CASE = TiledCase(
     title="Toy", show="pipeline", systems=("toy",), batches={"gpt2": 12}, sequence=32, stages=4,
-    microbatches=(2, 4), tensor=(4,), layouts=("line", "s-shaped"),
+    microbatches=(2, 4), tensor=(4,), layouts=("line", "s-shaped"), recompute="always", remainder="drop",
+    dram="unlimited",
 )  # fmt: skip
 (POINT,) = CASE.points().values()
 
@@ -136,12 +138,13 @@ def test_systems_come_out_of_the_settings_as_they_were(name: str) -> None:
         ("deepseek-v3", "experts, latent attention"),
     ],
 )
-def test_a_model_with_operators_that_tiles_do_not_price_is_refused(model: str, operators: str) -> None:
+def test_a_model_with_operators_that_palms_table_lacks_is_refused(model: str, operators: str) -> None:
+    point = POINT.model_copy(update={"operators": "palm"})
     with pytest.raises(
         PhazeError, match=f"simulation on tiles does not support {operators}.* of model {model}"
     ):
-        simulate_point("toy", POINT, load_transformer(model, "case"), CHIP)
-    case = {"title": "Toy", "show": "table", "batches": {model: 8}}
+        simulate_point("toy", point, load_transformer(model, "case"), CHIP)
+    case = {"title": "Toy", "show": "table", "operators": "palm", "batches": {model: 8}}
     config = read_mapping(FOLDER / "config.yaml") | {"tiled": {"cases": {"toy": case}}}
     with pytest.raises(
         PhazeError, match=f"tiled: cases: toy: batches: simulation on tiles does not support {operators}"

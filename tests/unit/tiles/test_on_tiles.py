@@ -10,19 +10,19 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.layout import Layout
+from phaze.tiles.chains import PalmLayers
 from phaze.tiles.chip import Chip, Tile
-from phaze.tiles.on_tiles import TiledOutcome, TiledRun, simulate_on_tiles
+from phaze.tiles.on_tiles import TiledOutcome, simulate_on_tiles
 from phaze.tiles.placement import line, s_shaped
+from phaze.tiles.runs import TiledRun
 from tests.oracles.chips import slower
 from tests.oracles.ideal_pipeline import ideal_time_s
 
 GRID = TileGrid(4, 8)
 TILE = Tile(clock_hz=1e9, pe_x=16, pe_y=16, sram_bytes=1e6)
 CHIP = Chip("toy", GRID, TILE, Wires(1e10, 1e-9, (4, 4), 2.5e9), PortMemory(GRID.edge(), 2e9, 1e-9))
-RUN = TiledRun(
-    layers=8, hidden=256, heads=4, sequence=128, batch=48, microbatches=6, layout=Layout(tp=4, dp=2),
-    groups=s_shaped(GRID, 2, 4),
-)  # fmt: skip
+LAYERS = PalmLayers(count=8, hidden=256, heads=4, sequence=128)
+RUN = TiledRun(LAYERS, batch=48, microbatches=6, layout=Layout(tp=4, dp=2), groups=s_shaped(GRID, 2, 4))
 
 
 @pytest.fixture(scope="module", name="found")
@@ -86,7 +86,7 @@ def test_stages_hold_what_the_schedule_has_in_flight(found: TiledOutcome) -> Non
 
 
 def test_without_dram_everything_must_fit_into_sram() -> None:
-    small = replace(RUN, hidden=8, sequence=4, layers=4, batch=12)
+    small = replace(RUN, chain=PalmLayers(4, 8, 4, 4), batch=12)
     chip = replace(CHIP, memory=None)
     found = simulate_on_tiles(chip, small)
     assert set(found.strategies) == {"S_WSG_ACT"}
@@ -104,7 +104,7 @@ def test_any_mapping_will_do() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers": 3}, "layers must be at least the 4 stages, got 3"),
+        ({"chain": replace(LAYERS, count=3)}, "layers must be at least the 4 stages, got 3"),
         ({"batch": 11}, "a sample for each of 6 microbatches × 2 replicas, got 11"),
         ({"layout": Layout(tp=3, dp=2)}, "the product of the degrees"),
     ],

@@ -23,12 +23,13 @@ from phaze.tiles.tile import (
     TileExecution,
     allocate,
     backward_access,
+    backward_s,
     forward_access,
+    forward_s,
     held_bytes,
     inference_s,
     product_s,
     tile_bytes,
-    training_s,
     update_access,
 )
 
@@ -36,6 +37,7 @@ TILE = Tile(clock_hz=1.0, pe_x=8, pe_y=16, sram_bytes=1e6)
 OP = TileBytes(weights=40, gradients=40, optimizer=240, inputs=30, outputs=20)
 (SHARE,) = Linear(4, 8, 16, 32).shares((2, 1, 1, 1))
 INFERENCE = TileExecution(training=False)
+ADAM = TileExecution()
 amounts = st.integers(1, 400)
 dimensions = st.integers(1, 60)
 
@@ -57,7 +59,8 @@ def test_sram_moves_operands_once_for_each_fold() -> None:
 
 
 def test_training_runs_at_the_peak() -> None:
-    assert training_s(TILE, SHARE, 2) == 2 * SHARE.flops / TILE.flops
+    assert forward_s(TILE, SHARE, 2) == SHARE.flops / TILE.flops
+    assert backward_s(TILE, SHARE, 2) == 2 * SHARE.flops / TILE.flops
 
 
 def test_a_pool_runs_on_lanes_or_at_the_peak_without_any() -> None:
@@ -147,10 +150,10 @@ def test_inference_holds_neither_gradients_nor_states_nor_earlier_activations() 
 
 def test_an_update_moves_what_adam_with_mixed_precision_needs() -> None:
     """Master weights and two states in both directions; gradients are read and 2-byte weights written."""
-    assert update_access("S_ACT", SHARE) == Access(512 * (12 + 2), 512 * (12 + 2))
-    assert update_access("S_PTY", SHARE).total_bytes == update_bytes(512, "adam", "mixed", 0, 2)
-    assert update_access("S_WSG", SHARE) == update_access("S_WSG_ACT", SHARE) == Access()
-    assert update_access("S_PTY", TileShare(1, None, 0, 1, 1)) == Access()
+    assert update_access("S_ACT", SHARE, ADAM) == Access(512 * (12 + 2), 512 * (12 + 2))
+    assert update_access("S_PTY", SHARE, ADAM).total_bytes == update_bytes(512, "adam", "mixed", 0, 2)
+    assert update_access("S_WSG", SHARE, ADAM) == update_access("S_WSG_ACT", SHARE, ADAM) == Access()
+    assert update_access("S_PTY", TileShare(1, None, 0, 1, 1), ADAM) == Access()
 
 
 def printed(operators: Sequence[TileBytes], sram_bytes: float) -> list[tuple[str, float]]:

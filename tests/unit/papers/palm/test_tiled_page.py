@@ -47,7 +47,8 @@ def run(case: str, layout: str, placed: str, tensor: int, samples_per_s: float) 
         "uncontended_s": time_s / 1.5, "compute_share": 0.5, "model_share": 0.4,
         "link_busy_s": tensor * 1.0, "most_link_share": 0.2,
         "dram_share": 0.3, "most_dram_share": 0.9, "bound_by": "dram", "strategy": "S_PTY",
-        "layer_bytes": 1e9 * tensor, "sent_bytes": 5.0, "received_bytes": 5.0,
+        "layer_bytes": 1e9 * tensor, "sent_bytes": 5.0, "received_bytes": 5.0, "recomputed": 20,
+        "tile_bytes": 1e9, "dram_bytes": 3e11,
     }  # fmt: skip
 
 

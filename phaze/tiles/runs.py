@@ -1,0 +1,215 @@
+"""Runs of a study point on tile groups: layers, layout, tiles of each stage, and options of training."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise, product
+from math import inf
+from typing import Literal
+
+from phaze.base.errors import PhazeError
+from phaze.cost.memory import Optimizer, parameter_bytes
+from phaze.layout import Layout
+from phaze.spec.model import Model
+from phaze.spec.models import AnyModel
+from phaze.spec.tiled_study import StagePlacement, TiledPoint, check_tiled
+from phaze.tiles.chains import Chain, ModelChain, PalmLayers
+from phaze.tiles.chip import Chip
+from phaze.tiles.degrees import check_names
+from phaze.tiles.placement import Placed, Tiles, in_turn, line, own, s_shaped
+from phaze.tiles.stages import by_compute, evenly
+
+Row = dict[str, object]
+Recompute = Literal["needed", "always", "never"]
+
+
+@dataclass(frozen=True)
+class TiledRun:
+    """Training run of a model on tile groups."""
+
+    chain: Chain
+    batch: int
+    """Samples in a batch."""
+    microbatches: int
+    """Microbatches in a batch; each is divided among the replicas of a stage."""
+    layout: Layout
+    """Tensor- and expert-parallel ranks, replicas of the first stage, chunks (vp), ZeRO and precision."""
+    groups: tuple[Tiles, ...]
+    """Tiles of each group, which has one stage for each chunk."""
+    placed: Placed = "near"
+    optimizer: Optimizer = "adam"
+    schedule: str = "1f1b"
+    recompute: Recompute = "always"
+    dram_bytes: float = inf
+    """Memory of the chip that stages may fill."""
+    split: tuple[int, ...] = ()
+    """Layers of each stage; empty: as evenly as possible."""
+
+    def __post_init__(self) -> None:
+        if self.chain.count < self.stages or min(self.layers_of) < 1:
+            raise PhazeError(
+                f"tiles: layers must be at least the {self.stages} stages, got {self.chain.count}"
+            )
+        if len(self.layers_of) != self.stages or sum(self.layers_of) != self.chain.count:
+            raise PhazeError(
+                f"tiles: stages must have all {self.chain.count} layers of the model, got "
+                f"{sum(self.layers_of)} in {len(self.layers_of)} of {self.stages} stages"
+            )
+        if self.chain.replicates and self.microbatch < self.layout.dp:
+            raise PhazeError(
+                f"tiles: batch must have a sample for each of {self.microbatches} microbatches × "
+                f"{self.layout.dp} replicas, got {self.batch}"
+            )
+
+    @property
+    def stages(self) -> int:
+        """Number of stages, one for each group and chunk."""
+        return len(self.groups) * self.layout.vp
+
+    @property
+    def microbatch(self) -> int:
+        """Samples per microbatch, rounded down; the rest of the batch is dropped."""
+        return self.batch // self.microbatches
+
+    @property
+    def samples(self) -> int:
+        """Simulated samples: the batch, rounded down to whole microbatches."""
+        return self.microbatch * self.microbatches
+
+    @property
+    def layers_of(self) -> tuple[int, ...]:
+        """Number of layers of each stage."""
+        return self.split or evenly(self.chain.count, self.stages)
+
+    @property
+    def ranges(self) -> tuple[range, ...]:
+        """Layers of each stage."""
+        return tuple(range(start, end) for start, end in pairwise([0, *accumulate(self.layers_of)]))
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of a batch without recomputation."""
+        return self.samples * sum(self.chain.loads)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes per element of activations, those of the weights in compute."""
+        return parameter_bytes(self.optimizer, self.layout.precision).weights
+
+    def tiles_of(self, stage: int) -> Tiles:
+        """Tiles of a stage, which chunks share."""
+        return self.groups[stage % len(self.groups)]
+
+    def layout_of(self, stage: int) -> Layout:
+        """Layout of the tiles of a stage; groups may have different numbers of replicas."""
+        return replace(self.layout, dp=len(self.tiles_of(stage)) // self.layout.tp)
+
+
+def runs_of(case: str, point: TiledPoint, model: AnyModel, chip: Chip) -> Iterator[tuple[Row, TiledRun]]:
+    """Yield a run for every combination of a point's options, with its key columns.
+
+    Raises `PhazeError` if the tensor-parallel size does not divide the tiles of a stage.
+    """
+    where = f"tiled: case {case}"
+    chain = chain_of(point, model, where)
+    for shape, placed, tensor, microbatches in product(
+        point.layouts, point.placed, point.tensor, point.microbatches
+    ):
+        groups = mapping(chip, point, shape)
+        key = {
+            "case": case, "system": point.system, "model": point.model, "layout": shape, "placed": placed,
+            "tensor": tensor, "microbatches": microbatches,
+        }  # fmt: skip
+        yield key, TiledRun(
+            chain, point.batch, microbatches, _layout(point, groups, tensor, microbatches, where), groups,
+            placed, point.optimizer, point.schedule, point.recompute,
+            inf if point.dram == "unlimited" else chip.dram_bytes, _split(point, chain, groups),
+        )  # fmt: skip
+
+
+def chain_of(point: TiledPoint, model: AnyModel, where: str) -> Chain:
+    """Layers that a point simulates: PALM's products, or all operators of the model.
+
+    Raises `PhazeError` if PALM's table lacks operators of the model, or if its layers are not a chain.
+    """
+    if point.operators == "palm":
+        if not isinstance(model, Model):
+            raise PhazeError(
+                f"{where}: operators: must be all for model {model.name}, no transformer, got palm"
+            )
+        check_tiled(model, where)
+        return PalmLayers(model.layers, model.hidden, model.heads, point.sequence)
+    if point.group_count * point.chunks > 1:
+        model.check_chain(where)
+    # A sample of any other model has the length for which it was traced, or is an image.
+    sequence = point.sequence if isinstance(model, Model) else model.usual_sequence
+    chain = ModelChain(model, sequence, None if point.degrees is None else tuple(point.degrees.items()))
+    if point.degrees:
+        check_names(point.degrees, chain.sample.layers.values(), where)
+    return chain
+
+
+def _layout(point: TiledPoint, groups: Sequence[Tiles], tensor: int, microbatches: int, where: str) -> Layout:
+    """Layout of a run; raises `PhazeError` if its widths do not divide tiles, replicas or samples."""
+    replicas = [len(tiles) // tensor for tiles in groups]
+    if point.degrees is None:
+        for tiles in groups:
+            if len(tiles) % tensor:
+                raise PhazeError(f"tiled: tensor must divide the {len(tiles)} tiles of a stage, got {tensor}")
+    else:
+        tensor, replicas = 1, [len(tiles) for tiles in groups]
+    layout = Layout(
+        tp=tensor, ep=point.experts, pp=len(groups), vp=point.chunks, dp=replicas[0], zero=point.zero,
+        precision=point.precision,
+    )  # fmt: skip
+    for count in dict.fromkeys(replicas):
+        if count % point.experts:
+            raise PhazeError(
+                f"{where}: experts: must divide the {count} replicas of a stage, got {point.experts}"
+            )
+        parts = microbatches * (1 if point.degrees is not None else count)
+        if point.remainder == "refuse" and point.batch % parts:
+            raise PhazeError(
+                f"{where}: batch: must be a multiple of the {microbatches} microbatches × "
+                f"{parts // microbatches} replicas, got {point.batch}",
+                f"make it {-(-point.batch // parts) * parts}, or choose other microbatches or a wider tensor",
+            )
+    return layout
+
+
+def _split(point: TiledPoint, chain: Chain, groups: Sequence[Tiles]) -> tuple[int, ...]:
+    """Layers of each stage, as given, by compute, or (empty) as evenly as possible."""
+    if point.listed_stages:
+        return tuple(layers for layers, _ in point.listed_stages)
+    if point.split == "layers":
+        return ()
+    return by_compute(chain.loads, [len(tiles) for tiles in groups] * point.chunks)
+
+
+def mapping(chip: Chip, point: TiledPoint, shape: StagePlacement) -> tuple[Tiles, ...]:
+    """Tiles of each group: in rows, in blocks along an S-shaped path, or as specified by the user."""
+    if shape == "own":
+        return own(chip.grid, point.own or ())
+    sizes, groups = point.group_tiles, point.group_count
+    if sizes and (len(set(sizes)) > 1 or sum(sizes) != chip.grid.tiles):
+        return in_turn(chip.grid, sizes, reverse=shape == "s-shaped")
+    if shape == "line":
+        return line(chip.grid, groups)
+    return s_shaped(chip.grid, *_block(chip, groups))
+
+
+def _block(chip: Chip, stages: int) -> tuple[int, int]:
+    """Rows and columns of a stage's block of tiles; PhazeError if blocks cannot fill the grid.
+
+    The block is one chip of a multi-chip system if that fits, otherwise the squarest block.
+    """
+    size, remainder = divmod(chip.grid.tiles, stages)
+    shapes = [
+        (rows, size // rows)
+        for rows in range(1, size + 1)
+        if size % rows == 0 and chip.grid.rows % rows == 0 and chip.grid.columns % (size // rows) == 0
+    ]
+    if remainder or not shapes:
+        raise PhazeError(
+            f"tiled: {stages} stages cannot fill {chip.grid.rows} × {chip.grid.columns} tiles as blocks"
+        )
+    return min(shapes, key=lambda shape: (shape != chip.wires.block, sum(shape)))

@@ -1,0 +1,95 @@
+"""Models on tiles: their FLOPs and parameters are those of `phaze model`, however they are cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from phaze.layout import Layout
+from phaze.spec.files import FOLDER
+from phaze.spec.model import Model
+from phaze.spec.models import AnyModel, load_model_named
+from phaze.tiles.chains import ModelChain
+from phaze.tiles.chip import load_tiled_machine
+from phaze.tiles.lowering import Cut, ModelLayers, model_layers
+from phaze.tiles.operators import shares
+
+MODELS = sorted(path.stem for path in (FOLDER / "models").glob("*.yaml"))
+CHIP = load_tiled_machine("wafer").chip
+OTHER_FLOPS = {
+    # Heads that `phaze model` leaves out: the matrix before the head, the pooler and the next sentence.
+    "bert-24": 1e-2, "bert-32": 1e-2, "bert-36": 1e-2, "bert-48": 1e-2, "bert-base": 1e-2, "bert-large": 1e-2,
+    "megatron-bert": 1e-2,
+    # Rows of experts, chunks of scans and keys of windows and of indexers are whole numbers here.
+    "deepseek-v2": 1e-2, "deepseek-v3.2": 1e-2, "glm-5": 1e-2, "kimi-k2": 1e-2, "gpt-oss-20b": 1e-2,
+    "gpt-oss-120b": 1e-2, "nemotron-3-nano-30b-a3b": 1e-2, "qwen3.5-35b-a3b": 1e-2,
+}  # fmt: skip
+"""Models whose FLOPs differ from the closed form, with the largest relative difference."""
+HEADS = ("bert-24", "bert-36", "bert-48", "bert-base", "bert-large", "megatron-bert")
+"""Models with parameters in heads that `phaze model` does not count."""
+
+
+def tokens_of(model: AnyModel) -> int:
+    return min(model.usual_sequence, 1024)
+
+
+def flops_of(layers: ModelLayers) -> float:
+    return sum(o.share.flops for name in layers.order for o in layers.layers[name].operators)
+
+
+def parameters_of(layers: ModelLayers) -> int:
+    """Return the parameters, without the head's copy of a tied embedding."""
+    primitives = (p for name in layers.order for o in layers.layers[name].operators for p in o.primitives)
+    return sum(primitive.parameters for primitive in primitives if primitive.group != "tied")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_operators_have_the_flops_and_parameters_of_the_model(name: str) -> None:
+    model = load_model_named(name)
+    tokens = tokens_of(model)
+    layers = model_layers(model, tokens, Layout(microbatch=2))
+    if isinstance(model, Model):
+        forward = 2 * tokens * 2 * model.products_per_token(tokens, causal=model.causal)
+        assert flops_of(layers) == pytest.approx(forward, rel=OTHER_FLOPS.get(name, 1e-12), abs=0)
+        if name not in HEADS:
+            assert parameters_of(layers) == model.parameters + model.mtp_parameters
+    # Forward and backward together: the needed FLOPs of training, by the count of each family.
+    passes = 2 * sum(ModelChain(model, tokens).loads)
+    needed = 2 * tokens * model.flops_per_token(tokens).needed
+    assert passes == pytest.approx(needed, rel=OTHER_FLOPS.get(name, 1e-12), abs=0)
+
+
+def totals(cut: Cut) -> tuple[float, float]:
+    found = [share for operator, degrees in cut for share in shares(operator, degrees)]
+    return sum(share.flops for share in found), sum(share.weights for share in found)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v2"])
+@pytest.mark.parametrize(("tensor", "replicas", "experts"), [(1, 4, 1), (4, 2, 1), (2, 4, 4)])
+def test_tiles_share_the_work_of_a_model_exactly(name: str, tensor: int, replicas: int, experts: int) -> None:
+    """Products of all tiles are the model's; replicas have the same weights, but for sharded experts."""
+    model = load_model_named(name)
+    chain = ModelChain(model, 512)
+    has_experts = model.experts is not None  # type: ignore[union-attr]
+    if experts > 1 and not has_experts:
+        pytest.skip("no experts")
+    layout = Layout(tp=tensor, dp=replicas, ep=experts)
+    cut = chain.cut(CHIP, range(1, 3), 64, layout, 1)
+    whole = chain.cut(CHIP, range(1, 3), 64, Layout(), 1)
+    flops, whole_flops = totals(cut)[0] * tensor * replicas, totals(whole)[0]
+    routers = 0.02 if has_experts or tensor > 1 else 1e-12
+    assert flops == pytest.approx(whole_flops, rel=routers)
+
+
+def test_dispatched_tokens_are_an_all_to_all_among_expert_ranks() -> None:
+    """Each rank sends its rows, tokens × top-k × hidden elements, of which others hold the experts."""
+    model = load_model_named("qwen3-30b-a3b")
+    cut = ModelChain(model, 512).cut(CHIP, range(1, 2), 8, Layout(dp=8, ep=4), 1)
+    found = [
+        (reduction.phase, reduction.axis, reduction.width, reduction.elements)
+        for operator, degrees in cut
+        for share in shares(operator, degrees)
+        for reduction in share.reductions
+        if reduction.kind == "all_to_all"
+    ]
+    rows = 512 * 8 * 2048.0
+    assert found == [(phase, "e", 4, rows) for _ in range(2) for phase in ("forward", "backward")]
