@@ -15,6 +15,9 @@ from phaze.tiles.degrees import cut_by_degrees
 from phaze.tiles.lowering import Cut, ModelLayers, laid_out, model_layers
 from phaze.tiles.operators import Degrees, TransformerLayer
 
+SAMPLES = 960
+"""Samples for which loads are counted: their tokens divide evenly among the experts of published models."""
+
 
 class Chain(Protocol):
     """Layers of a model in order, which stages share out among groups of tiles."""
@@ -77,14 +80,14 @@ class ModelChain:
     """Degrees of operators by name, the others searched; None: all operators have Megatron's layout."""
 
     @cached_property
-    def sample(self) -> ModelLayers:
-        """Whole layers for one sample."""
-        return model_layers(self.model, self.sequence, Layout())
+    def whole(self) -> ModelLayers:
+        """Whole layers for `SAMPLES` samples."""
+        return model_layers(self.model, self.sequence, Layout(microbatch=SAMPLES))
 
     @property
     def count(self) -> int:
         """Number of layers, with embedding and head."""
-        return len(self.sample.order)
+        return len(self.whole.order)
 
     @property
     def replicates(self) -> bool:
@@ -94,7 +97,7 @@ class ModelChain:
     @property
     def loads(self) -> tuple[float, ...]:
         """FLOPs of each layer for a sample, forward and backward."""
-        return tuple(self.sample.layers[name].flops for name in self.sample.order)
+        return tuple(self.whole.layers[name].flops / SAMPLES for name in self.whole.order)
 
     def cut(self, chip: Chip, layers: range, microbatch: int, layout: Layout, microbatches: int) -> Cut:
         """Operators of the layers, cut by Megatron's layout or one by one."""

@@ -163,12 +163,17 @@ def _operators(layer: LayerGraph, width: int) -> Iterator[LayerOperator]:
 
 def _lane_cycles(parts: Sequence[Part]) -> float:
     """Cycles of one vector lane for the vector operations of an operator."""
-    cycles = usual_cycles()
     return sum(
-        part.elements * cycles[part.role, part.kind]
+        part.elements * _cycles()[part.role, part.kind]
         for part in parts
         if part.kind != "matmul" and part.kind not in COLLECTIVES
     )
+
+
+@lru_cache(maxsize=1)
+def _cycles() -> Mapping[tuple[str, str], float]:
+    """Cycles per element of vector operations, by pass and kind; read from their file once."""
+    return usual_cycles()
 
 
 def laid_out(layer: ModelLayer, layout: Layout) -> Cut:

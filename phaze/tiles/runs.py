@@ -144,7 +144,7 @@ def chain_of(point: TiledPoint, model: AnyModel, where: str) -> Chain:
     sequence = point.sequence if isinstance(model, Model) else model.usual_sequence
     chain = ModelChain(model, sequence, None if point.degrees is None else tuple(point.degrees.items()))
     if point.degrees:
-        check_names(point.degrees, chain.sample.layers.values(), where)
+        check_names(point.degrees, chain.whole.layers.values(), where)
     return chain
 
 
