@@ -73,7 +73,7 @@ class TiledSettings(Noun):
     microbatches: tuple[PositiveInt, ...] = Field((20,), min_length=1)
     """Microbatches in a batch; each is divided among the replicas of a stage."""
     tensor: tuple[PositiveInt, ...] = Field((8,), min_length=1)
-    """Tensor-parallel ranks of a replica; the other tiles of a stage are replicas."""
+    """Tensor-parallel ranks of a replica; the other tiles of a stage are replicas. Unused with `degrees`."""
     layouts: tuple[StagePlacement, ...] = Field(("s-shaped",), min_length=1)
     """Placement of stages: in rows, in blocks along an S, or on the tiles in `own` (PALM, Figure 8)."""
     own: tuple[tuple[int, ...], ...] | None = None

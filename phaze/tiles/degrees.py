@@ -96,14 +96,15 @@ class UncutOperator(NamedTuple):
             # Table III sums a convolution over its channels: they are k of a product, and its kernels n.
             sizes, degrees, axes = _as_product(sizes), _as_product(degrees), _as_product(axes)
         b, m, n, k = degrees
-        weighted = primitive.parameters > 0
+        # A head that several layers share multiplies a matrix that another operator stores.
+        weighted, stores = len(primitive.inputs) == 1, primitive.parameters > 0
         linear = Linear(*sizes, weighted and not operator.expert).shares(degrees, axes)[0]
         # Convolutions read fewer elements than their products multiply, and grouped queries share keys.
         first = primitive.inputs[0].elements / (b * m * k)
         unrolled = prod((sizes[0], sizes[1], sizes[3])) / (b * m * k)
         second = 0.0 if weighted else primitive.inputs[1].elements / (b * n * k)
         others = total.inputs - sum(tensor.elements for tensor in primitive.inputs)
-        product_weights = sizes[2] * sizes[3] * (sizes[0] / b if operator.expert else 1) / (n * k) * weighted
+        product_weights = sizes[2] * sizes[3] * (sizes[0] / b if operator.expert else 1) / (n * k) * stores
         biases = total.weights - primitive.parameters
         # A bias of attention scores, such as that of positions in a window, is whole on every tile.
         weights = product_weights + (biases / n if weighted else biases)
@@ -126,7 +127,7 @@ class UncutOperator(NamedTuple):
             weights=weights,
             inputs=first + second + max(0.0, others) / (b * m * n),
             outputs=outputs,
-            reductions=wider_than_one(*reductions),
+            reductions=tuple(reduction for reduction in wider_than_one(*reductions) if reduction.elements),
             vector_cycles=total.vector_cycles / (b * m * n),
             backward_flops=(total.backward_flops or 0.0) / tiles,
             backward_cycles=total.backward_cycles / (b * m * n),
@@ -147,7 +148,7 @@ class UncutOperator(NamedTuple):
             weights=weights,
             inputs=inputs,
             outputs=outputs,
-            reductions=wider_than_one(*reductions),
+            reductions=tuple(reduction for reduction in wider_than_one(*reductions) if reduction.elements),
             vector_cycles=total.vector_cycles / tiles,
             backward_cycles=total.backward_cycles / tiles,
             stored=(total.stored or 0.0) / tiles,

@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 
 import pandas as pd
 
+from phaze.base.errors import PhazeError
 from phaze.cost.network.collectives import collective, ring
 from phaze.cost.network.messages import Message, Plan, then, together
 from phaze.pipeline.durations import JobKind
@@ -220,7 +221,11 @@ def _cost(program: StageProgram, turns: Mapping[StagePart, list[Turn]]) -> Stage
     """Cost of a stage for the schedule, with placeholder durations, because steps are timed one by one."""
     present = {part: PRESENT if part_turns else 0.0 for part, part_turns in turns.items()}
     fixed = zip(*((sizes.weights, sizes.gradients, sizes.optimizer) for sizes in program.sizes), strict=True)
-    stored = sum(sizes.stash for sizes in program.sizes)
+    activations = program.held_bytes[1]
+    if program.execution.recompute:
+        stash = program.sizes[0].inputs
+    else:
+        stash = sum(sizes.stash for sizes in program.sizes)
     return StageCost(
         present["forward"],
         present["backward"],
@@ -228,7 +233,8 @@ def _cost(program: StageProgram, turns: Mapping[StagePart, list[Turn]]) -> Stage
         sync_s=present["sync"],
         update_s=present["update"],
         gather_s=present["gather"],
-        stash_bytes=program.sizes[0].inputs if program.execution.recompute else stored,
+        stash_bytes=stash,
+        work_bytes=max(0.0, activations - program.execution.in_flight * stash),
         fixed_bytes=sum(sum(parts) for parts in fixed),
     )
 
@@ -302,9 +308,16 @@ def simulate_point(case: str, point: TiledPoint, model: AnyModel, chip: Chip) ->
 
 
 def outcomes(case: str, point: TiledPoint, model: AnyModel, chip: Chip) -> Iterator[tuple[Row, TiledOutcome]]:
-    """Yield the simulated run of every combination of a point's options, with its key columns."""
+    """Yield the simulated run of every combination of a point's options, with its key columns.
+
+    Raises `PhazeError`, with the case, for the first combination that is impossible or does not fit.
+    """
     for key, run in runs_of(case, point, model, chip):
-        yield key, simulate_on_tiles(chip, run)
+        try:
+            outcome = simulate_on_tiles(chip, run)
+        except PhazeError as error:
+            raise error.under(f"tiled: case {case}") from error
+        yield key, outcome
 
 
 def tables_of(point: TiledPoint, simulated: Iterable[tuple[Row, TiledOutcome]]) -> dict[str, pd.DataFrame]:

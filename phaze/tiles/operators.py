@@ -15,8 +15,8 @@ along that axis:
 As in PALM, the all-reduces over b and over m are separate, one after the other. Sizes of tensors are exact
 quotients, as in Table III. Sizes of products are rounded up: those of the tile with the largest part.
 
-Models have only the operators of PALM's table: no normalisations, no activation functions, no embedding. The
-convolution of a shortcut follows the convolutions that it bypasses.
+`operators_of` has only the operators of PALM's table: no normalisations, activation functions or embedding.
+The convolution of a shortcut follows the convolutions that it bypasses.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ class TiledRun:
     def __post_init__(self) -> None:
         if self.chain.count < self.stages or min(self.layers_of) < 1:
             raise PhazeError(
-                f"tiles: layers must be at least the {self.stages} stages, got {self.chain.count}"
+                f"tiles: layers must be at least the {self.stages} stages, got {self.chain.count}",
+                "choose fewer stages",
             )
         if len(self.layers_of) != self.stages or sum(self.layers_of) != self.chain.count:
             raise PhazeError(
@@ -111,8 +112,10 @@ def runs_of(case: str, point: TiledPoint, model: AnyModel, chip: Chip) -> Iterat
     """
     where = f"tiled: case {case}"
     chain = chain_of(point, model, where)
+    # Operators that are cut one by one have no tensor-parallel ranks in common.
+    tensors = point.tensor if point.degrees is None else (1,)
     for shape, placed, tensor, microbatches in product(
-        point.layouts, point.placed, point.tensor, point.microbatches
+        point.layouts, point.placed, tensors, point.microbatches
     ):
         groups = mapping(chip, point, shape)
         key = {
@@ -155,8 +158,6 @@ def _layout(point: TiledPoint, groups: Sequence[Tiles], tensor: int, microbatche
         for tiles in groups:
             if len(tiles) % tensor:
                 raise PhazeError(f"tiled: tensor must divide the {len(tiles)} tiles of a stage, got {tensor}")
-    else:
-        tensor, replicas = 1, [len(tiles) for tiles in groups]
     layout = Layout(
         tp=tensor, ep=point.experts, pp=len(groups), vp=point.chunks, dp=replicas[0], zero=point.zero,
         precision=point.precision,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from phaze.layout import Layout
 from phaze.spec.files import FOLDER
 from phaze.spec.model import Model
-from phaze.spec.models import AnyModel, load_model_named
+from phaze.spec.models import AnyModel, load_model, load_model_named
+from phaze.spec.tiled_study import TiledPoint
 from phaze.tiles.chains import ModelChain
 from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.lowering import Cut, ModelLayers, model_layers
+from phaze.tiles.on_tiles import simulate_point
 from phaze.tiles.operators import CutOperator, shares
 
+TRACED = Path(__file__).parents[3] / "tests" / "data" / "traced"
 SAMPLES = 15
 """Samples whose tokens divide evenly among the experts of every model."""
 REPLICATED = ("router", "query_down", "key_value_down")
@@ -103,3 +108,19 @@ def test_dispatched_tokens_are_an_all_to_all_among_expert_ranks() -> None:
     ]
     rows = 512 * 8 * 2048.0
     assert found == [(phase, "e", 4, rows) for _ in range(2) for phase in ("forward", "backward")]
+
+
+@pytest.mark.parametrize("name", ["dense", "experts"])
+def test_a_traced_module_runs_on_tiles(name: str) -> None:
+    """FLOPs of its products in both passes, and a pipeline of its layers on four groups of tiles."""
+    model = load_model(TRACED / f"{name}.json")
+    point = TiledPoint.parse(
+        {"system": "wafer", "model": name, "batch": 160, "show": "table", "stages": 4, "tensor": [1],
+         "microbatches": [2], "zero": 1},
+        name,
+    )  # fmt: skip
+    runs = simulate_point(name, point, model, CHIP)["tiled_runs"]
+    tokens = 160 * model.usual_sequence
+    needed = tokens * model.flops_per_token(model.usual_sequence).needed
+    peak = CHIP.peak_flops_per_s * runs["time_s"][0]
+    assert runs["model_share"][0] == pytest.approx(needed / peak, rel=1e-9)

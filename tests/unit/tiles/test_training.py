@@ -33,7 +33,7 @@ from phaze.tiles.on_tiles import (
     turns_of,
 )
 from phaze.tiles.placement import s_shaped
-from phaze.tiles.runs import TiledRun, runs_of
+from phaze.tiles.runs import Recompute, TiledRun, runs_of
 from phaze.tiles.stages import by_compute, evenly, in_flight
 from phaze.tiles.steps import StagePart, StageProgram
 
@@ -143,6 +143,15 @@ def test_states_and_updates_are_those_of_the_memory_model(
     assert program.held_bytes[0] == pytest.approx(state_bytes(parameters, size, zero, 2))
     moved = sum(step.access.total_bytes for step in program.steps("update"))
     assert moved == pytest.approx(update_bytes(parameters, optimizer, precision, zero, 2))
+
+
+@pytest.mark.parametrize(("recompute", "schedule"), [*product(("always", "never"), ("gpipe", "1f1b"))])
+def test_the_timeline_has_the_memory_that_stages_hold(recompute: Recompute, schedule: str) -> None:
+    found = simulate_on_tiles(SMALL, replace(RUN, recompute=recompute, schedule=schedule))
+    held = [sum(program.held_bytes) for program in programs_of(SMALL, found.run)]
+    assert found.carried.timeline.peak_bytes == pytest.approx(held)
+    assert found.dram_bytes == pytest.approx(8 * sum(held))
+    assert found.row["tile_bytes"] == pytest.approx(max(held))
 
 
 def exchanged(program: StageProgram, part: StagePart) -> dict[str, float]:
