@@ -8,7 +8,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.spec.config import load_settings
 from phaze.spec.files import FOLDER, read_mapping
-from phaze.spec.models import load_transformer
+from phaze.spec.models import load_model_named, load_transformer, parse_model
 from phaze.spec.systems import load_tiled_systems
 from phaze.spec.tiled import Tile, TiledDevice, TiledSystem
 from phaze.spec.tiled_study import ExchangeReading, TiledCase, TiledPoint, TiledStudy
@@ -150,3 +150,12 @@ def test_a_model_with_operators_that_palms_table_lacks_is_refused(model: str, op
         PhazeError, match=f"tiled: cases: toy: batches: simulation on tiles does not support {operators}"
     ):
         load_settings(config)
+
+
+@pytest.mark.parametrize("model", ["resnet-50", "qwen3-30b-a3b"])
+def test_a_model_of_any_kind_comes_out_of_the_settings_as_it_was(model: str) -> None:
+    """Jobs get models as plain values: as their files have them, whatever their kind."""
+    case = {"title": "Toy", "show": "table", "batches": {model: 8}, "degrees": {}}
+    config = read_mapping(FOLDER / "config.yaml") | {"tiled": {"cases": {"toy": case}}}
+    stored = load_settings(config).tiled_models[model].model_dump(mode="json")
+    assert parse_model(stored, "case") == load_model_named(model)
