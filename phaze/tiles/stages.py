@@ -123,5 +123,5 @@ def check_dram(programs: Sequence[StageProgram], dram_bytes: float, system: str)
         f"system {system}: dram.gib: {(needed - dram_bytes) / GIB:,.0f} GiB are missing: the stages need "
         f"{needed / GIB:,.0f} GiB of DRAM, got {dram_bytes / GIB:,.0f} GiB; weights, gradients and optimizer "
         f"states are {weights / GIB:,.0f} GiB",
-        "shard them with zero, have fewer microbatches in flight, or a larger system",
+        "shard them with zero, make the microbatches smaller, or choose a larger system",
     )
