@@ -29,6 +29,7 @@ try:
     from phaze.commands.stages import estimate, export, extract, schedule, space
     from phaze.commands.study import new_study, status
     from phaze.commands.terminal import Verb, Verbs, paragraphs, tell_labelled
+    from phaze.commands.tiles import TilesVerb, tiles
     from phaze.commands.validate import validate
 except KeyboardInterrupt:  # imports take half a second
     sys.exit(130)
@@ -50,7 +51,7 @@ app = typer.Typer(
 GROUPS = {
     "Ask (how to train a model)": (plan, model, certify, simulate),
     "Run (flags, your runs, your cluster)": (emit, read, compare, validate, measure, calibrate),
-    "Design (accelerators)": (place, space, extract, estimate, schedule, partition, map_stages, trace),
+    "Design (accelerators)": (place, space, extract, estimate, schedule, partition, map_stages, tiles, trace),
     "Studies (many accelerators)": (new_study, status, export),
     "Look (what phaze knows)": (models, systems, devices, stacks, recipes),
 }
@@ -61,6 +62,8 @@ NAMES = {
     for verb in verbs
 }
 """Verbs by name."""
+CLASSES = {tiles: TilesVerb}
+"""Classes of the verbs whose options are the fields of a noun."""
 
 
 def _told(version: bool) -> None:  # parameter name required by Typer
@@ -98,7 +101,7 @@ def _begin(
 for title, verbs in GROUPS.items():
     for name, verb in NAMES.items():
         if verb in verbs:
-            app.command(name, cls=Verb, help=paragraphs(verb), rich_help_panel=title)(verb)
+            app.command(name, cls=CLASSES.get(verb, Verb), help=paragraphs(verb), rich_help_panel=title)(verb)
 
 
 def main() -> int:

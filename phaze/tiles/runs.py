@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, product
-from math import inf
+from math import inf, lcm
 from typing import Literal
 
 from phaze.base.errors import PhazeError
@@ -184,6 +184,16 @@ def _split(point: TiledPoint, chain: Chain, groups: Sequence[Tiles]) -> tuple[in
     if point.split == "layers":
         return ()
     return by_compute(chain.loads, [len(tiles) for tiles in groups] * point.chunks)
+
+
+def default_batch(point: TiledPoint, chip: Chip) -> int:
+    """Samples of a batch that all microbatches and replicas of a point share equally, one or more for each."""
+    replicas = {
+        1 if point.degrees is not None else max(1, len(tiles) // tensor)
+        for shape, tensor in product(point.layouts, point.tensor)
+        for tiles in mapping(chip, point, shape)
+    }
+    return lcm(*point.microbatches) * lcm(*replicas)
 
 
 def mapping(chip: Chip, point: TiledPoint, shape: StagePlacement) -> tuple[Tiles, ...]:

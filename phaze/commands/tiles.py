@@ -1,0 +1,188 @@
+"""Simulate a model on groups of tiles event by event: step time, what limits it, memory, trace and page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phaze.base.units import GIB, digits
+from phaze.commands import completion, options
+from phaze.commands.output import refuse_outputs, telling
+from phaze.commands.settings import given_settings, setting_params
+from phaze.commands.tables import Titled, counts, print_rows
+from phaze.commands.terminal import Verb
+
+if TYPE_CHECKING:
+    from phaze.commands.tables import Row
+    from phaze.spec.model import Model
+    from phaze.spec.tiled_study import TiledPoint
+    from phaze.tiles.chip import TiledMachine
+    from phaze.tiles.on_tiles import TiledOutcome
+
+Simulated = list[tuple[dict[str, object], "TiledOutcome"]]
+DECLARED = ("model", "system", "show")
+"""Fields of `TiledPoint` that are options of this module, or the same for every simulation."""
+COLUMNS = (
+    Titled("mapping", "mapping"),
+    counts("tensor", "t"),
+    counts("data", "d"),
+    counts("stages", "s"),
+    counts("microbatches", "microbatches"),
+    Titled("time_s", "step s", lambda value: digits(float(str(value)), 4), right=True),
+    counts("samples_per_s", "samples/s"),
+    counts("tokens_per_s", "tokens/s"),
+    Titled("model_share", "utilisation", lambda value: f"{float(str(value)):.1%}", right=True),
+    Titled("bound_by", "bound by"),
+    counts("tile_gib", "GiB/tile"),
+)
+
+
+class TilesVerb(Verb):
+    """Command with an option for every setting of a simulation on tiles."""
+
+    def get_params(self, ctx: Any) -> Any:  # noqa: ANN401  # Typer's own types are private
+        """Options of the command; the nouns are imported only when the command is used."""
+        from phaze.spec.tiled_study import TiledPoint
+
+        names = {param.name for param in self.params}
+        self.params += [p for p in setting_params(TiledPoint, DECLARED) if p.name not in names]
+        return super().get_params(ctx)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TilesOptions:
+    """Options of `phaze tiles`: model, system, and output files."""
+
+    context: typer.Context
+    model: options.ModelOption
+    system: Annotated[
+        str,
+        typer.Option(
+            help="System of tiles: a name in config/systems, or a path.",
+            callback=options.known_system,
+            autocompletion=completion.systems,
+        ),
+    ] = "wafer"
+    trace: Annotated[
+        Path | None, typer.Option(help="File for a trace of the step, for Perfetto or chrome://tracing.")
+    ] = None
+    page: Annotated[
+        Path | None,
+        typer.Option(help="Page of the step (.html): map of the tiles, timeline, memory and DRAM ports."),
+    ] = None
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder for the tables of runs, jobs and links (CSV).")
+    ] = None
+    as_json: options.JsonOption = False
+
+
+@options.takes(TilesOptions)
+def tiles(request: TilesOptions) -> None:
+    """Simulate a model on groups of tiles of a tiled accelerator, event by event.
+
+    Prints the time of a step, its throughput, what limits it, utilisation, and the memory of a tile. Options
+    with several values separated by commas are simulated in every combination, fastest first.
+    """
+    refuse_outputs(request.trace, request.page, reads=(request.model, request.system))
+    from phaze.tiles.chip import load_tiled_machine
+    from phaze.tiles.on_tiles import outcomes
+
+    machine = load_tiled_machine(request.system)
+    model, point = _question(request, machine)
+    with telling("tiles"):
+        simulated = sorted(
+            outcomes("tiles", point, model, machine.chip),
+            key=lambda keyed: keyed[1].time_s / keyed[1].run.samples,
+        )
+    _write(request, point, simulated)
+    rows = [_row(point, *keyed) for keyed in simulated]
+    if request.as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for sentence in _sentences(rows[0], simulated[0][1], machine):
+        typer.echo(sentence)
+    if len(rows) > 1:
+        typer.echo()
+        print_rows(rows, COLUMNS)
+
+
+def _question(request: TilesOptions, machine: TiledMachine) -> tuple[Model, TiledPoint]:
+    """Model and settings of the simulation; PhazeError names the option of an invalid value."""
+    from phaze.spec.models import load_transformer
+    from phaze.spec.tiled_study import TiledPoint
+    from phaze.tiles.runs import default_batch
+
+    model = load_transformer(request.model, "tiles")
+    given = given_settings(request.context, TiledPoint)
+    named = {"show": "pipeline", "system": machine.name, "model": model.name}
+    point = TiledPoint.parse({"batch": 1, **given, **named}, "tiles")
+    if "batch" not in given:
+        point = point.model_copy(update={"batch": default_batch(point, machine.chip)})
+    return model, point
+
+
+def _row(point: TiledPoint, key: dict[str, object], outcome: TiledOutcome) -> Row:
+    """Row of the answer: the run's row of table `tiled_runs`, tokens per second, and memory of a tile."""
+    peaks = outcome.carried.timeline.peak_bytes
+    return {
+        "system": point.system,
+        "model": point.model,
+        **{name: value for name, value in key.items() if name not in ("case", "system", "model")},
+        "mapping": f"{key['layout']}, {key['placed']}",
+        **outcome.row,
+        "sequence": point.sequence,
+        "tokens_per_s": outcome.run.samples * point.sequence / outcome.time_s,
+        "tile_gib": float(peaks.max()) / GIB,
+        "tile_gib_by_stage": [peak / GIB for peak in peaks.tolist()],
+    }
+
+
+def _sentences(row: Row, outcome: TiledOutcome, machine: TiledMachine) -> Iterator[str]:
+    """Answer in words: the mapping, the step, its limits, and the memory of a tile."""
+    used = sum(len(tiles) for tiles in outcome.run.groups)
+    grid = machine.grid
+    yield (
+        f"{row['model']} on {row['system']}: {row['stages']} stages on {used:,} of {grid.tiles:,} tiles "
+        f"({grid.rows} × {grid.columns}), tensor {row['tensor']} × data {row['data']} in each, "
+        f"{row['microbatches']} microbatches, {row['batch']:,} samples of {row['sequence']:,} tokens"
+    )
+    yield (
+        f"step {digits(outcome.time_s, 4)} s: {digits(float(str(row['samples_per_s'])))} samples/s, "
+        f"{digits(float(str(row['tokens_per_s'])))} tokens/s; bound by {row['bound_by']}"
+    )
+    yield (
+        f"without contention {digits(outcome.uncontended_s, 4)} s, without communication and memory accesses "
+        f"{digits(outcome.alone_s, 4)} s"
+    )
+    shares = {
+        "compute": "compute_share", "busiest link": "most_link_share", "busiest DRAM port": "most_dram_share",
+        "FLOPs of the model over the peak": "model_share",
+    }  # fmt: skip
+    yield "share of the step: " + ", ".join(f"{name} {row[key]:.1%}" for name, key in shares.items())
+    yield (
+        f"memory of a tile: at most {digits(float(str(row['tile_gib'])))} GiB, of which SRAM has "
+        f"{digits(machine.device.tile.sram_bytes / GIB)} GiB; {row['strategy']}"
+    )
+
+
+def _write(request: TilesOptions, point: TiledPoint, simulated: Simulated) -> None:
+    """Write the requested trace, page and tables; trace and page show the fastest run."""
+    from phaze.tiles.on_tiles import tables_of
+
+    fastest = simulated[0][1]
+    if request.trace is not None:
+        from phaze.pipeline.trace import write_trace
+
+        write_trace(fastest.carried.timeline, request.trace)
+    if request.out is not None:
+        from phaze.base.files import write_text
+        from phaze.pages.page import as_csv
+
+        request.out.mkdir(parents=True, exist_ok=True)
+        for name, frame in tables_of(point, simulated).items():
+            write_text(request.out / f"{name}.csv", as_csv(frame))
