@@ -13,6 +13,7 @@ from phaze.spec.values import Label, Name, PositiveInt
 StagePlacement = Literal["line", "s-shaped", "own"]
 """Placement of stages: in rows, in blocks along an S, or on user-specified tiles (PALM, Figure 8)."""
 Placed = Literal["near", "far"]
+SimulatedLinks = Literal["auto", "each", "groups"]
 Figure = Literal["6", "7", "12"]
 Switching = Literal["pipelined", "hop-by-hop"]
 PublishedTable = Literal["I", "IV", "V"]
@@ -117,6 +118,10 @@ class TiledSettings(Noun):
     """Memory of the system: stages must fit into it, or it is unlimited."""
     remainder: Literal["refuse", "drop"] = "refuse"
     """Samples of a batch that do not fill whole microbatches of all replicas: an error, or dropped."""
+    links: SimulatedLinks = "auto"
+    """Simulated links: each of them, or those between groups of tiles, with formulas inside the groups. Auto:
+    each of up to 4,096 tiles.
+    """
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

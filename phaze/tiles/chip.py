@@ -36,6 +36,8 @@ class Chip:
     """Links between neighbours; the bandwidth of each is per direction."""
     memory: PortMemory | None = None
     """DRAM that all tiles reach through the network; None if the chip has no DRAM."""
+    lines: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """Rows and columns of the grid with tiles; None: all."""
     fetched_once: bool = False
     """True if a GEMM fetches operands that exceed SRAM only once, not again for every part that fits SRAM."""
     dram_bytes: float = inf
@@ -43,7 +45,16 @@ class Chip:
 
     @cached_property
     def topology(self) -> Topology:
-        """Network of the chip: tiles as nodes, followed by one node per memory port, and the links."""
+        """Network of the chip: tiles as nodes, followed by one node per memory port, and the links.
+
+        Raises `PhazeError` if there are too many links to simulate each.
+        """
+        if self.grid.tiles > MOST_TILES:
+            raise PhazeError(
+                f"system {self.name}: at most {MOST_TILES:,} tiles can be simulated link by link, "
+                f"got {self.grid.tiles:,}",
+                "simulate the links between groups (links: groups), or describe a part of the system",
+            )
         return mesh(self.grid, self.wires, self.memory)
 
     def port(self, tile: int) -> int:
@@ -68,13 +79,20 @@ class Chip:
         return tiles_of_port
 
     @cached_property
-    def port_resources(self) -> NDArray[np.bool_]:
-        """Mask of the network resources that are memory ports, (resources,)."""
-        of_ports = np.zeros(self.topology.resources, np.bool_)
-        for link, resource in zip(self.topology.links, self.topology.resource_of, strict=True):
-            of_ports[resource] |= link.buffered
-        of_ports.setflags(write=False)
-        return of_ports
+    def sites(self) -> TileGrid:
+        """Tiles in rows and columns, without the rows and columns that only forward messages."""
+        if self.lines is None:
+            return self.grid
+        rows, columns = self.lines
+        return TileGrid(len(rows), len(columns), self.grid.wrap)
+
+    def located(self, tiles: Iterable[int]) -> tuple[int, ...]:
+        """Positions on the grid of tiles that are numbered by their `sites`."""
+        if self.lines is None:
+            return tuple(tiles)
+        rows, columns = self.lines
+        places = map(self.sites.place, tiles)
+        return tuple(self.grid.tile(rows[row], columns[column]) for row, column in places)
 
     @property
     def part_bytes(self) -> float:
@@ -84,7 +102,7 @@ class Chip:
     @property
     def peak_flops_per_s(self) -> float:
         """Peak FLOP/s of all tiles together."""
-        return self.grid.tiles * self.tile.flops
+        return self.sites.tiles * self.tile.flops
 
 
 @dataclass(frozen=True)
@@ -113,10 +131,21 @@ class TiledMachine:
     @property
     def _has_tile(self) -> NDArray[np.bool_]:
         """Mask of the grid positions that have a tile, (rows, columns)."""
-        without = self.device.rows_without_tiles, self.device.columns_without_tiles
-        rows = ~np.isin(np.arange(self.grid.rows) % self.device.rows, without[0])
-        columns = ~np.isin(np.arange(self.grid.columns) % self.device.columns, without[1])
-        return rows[:, np.newaxis] & columns
+        mask = np.zeros((self.grid.rows, self.grid.columns), np.bool_)
+        mask[np.ix_(*self._lines)] = True
+        return mask
+
+    @property
+    def _lines(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Rows and columns of the grid with tiles."""
+        device, grid = self.device, self.grid
+        rows = (row for row in range(grid.rows) if row % device.rows not in device.rows_without_tiles)
+        columns = (
+            column
+            for column in range(grid.columns)
+            if column % device.columns not in device.columns_without_tiles
+        )
+        return tuple(rows), tuple(columns)
 
     @property
     def wires(self) -> Wires:
@@ -142,18 +171,10 @@ class TiledMachine:
 
     @cached_property
     def chip(self) -> Chip:
-        """All chips joined into one; raises `PhazeError` if the network is too large to simulate.
-
-        Some positions may be routers without a tile: assign work only to `tiles`.
-        """
-        if self.grid.tiles > MOST_TILES:
-            raise PhazeError(
-                f"system {self.name}: at most {MOST_TILES:,} tiles can be simulated link by link, "
-                f"got {self.grid.tiles:,}",
-                "describe a part of it",
-            )
+        """All chips joined into one."""
+        lines = self._lines if len(self.tiles) < self.grid.tiles else None
         return Chip(
-            self.name, self.grid, self.device.tile, self.wires, self.memory, self.system.fetched_once,
+            self.name, self.grid, self.device.tile, self.wires, self.memory, lines, self.system.fetched_once,
             (self.system.dram.gib or inf) * GIB,
         )  # fmt: skip
 

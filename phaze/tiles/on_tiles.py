@@ -5,21 +5,17 @@ tensor-parallel ranks, which work on a microbatch together, or its operators are
 level (`steps`) defines the steps of a group. Here all groups run at the same time, in the order of the
 schedule, over the links and memories of one chip.
 
-A group is a virtual tile, because all of its tiles do the same. A memory access is one message per port,
-between the port and its farthest tile, with the bytes of all tiles. A collective sends the bytes of all
-rounds of a ring in one round, and an all-to-all one message for each pair of tiles. Every tile of a stage
-sends the activation that it has to the tile at the same position in the next stage.
+A group is a virtual tile, because all of its tiles do the same; `traffic` has its messages. Every tile of a
+stage sends the activation that it has to the tile at the same position in the next stage.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import pandas as pd
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.collectives import collective, ring
-from phaze.cost.network.messages import Message, Plan, then, together
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import synchronising_groups
 from phaze.pipeline.pipeline import Pipeline
@@ -32,7 +28,6 @@ from phaze.tables import Table, TiledJobs, TiledLinks, TiledRuns
 from phaze.tiles.chains import PalmLayers
 from phaze.tiles.chip import Chip
 from phaze.tiles.operators import communication_size
-from phaze.tiles.placement import Tiles
 from phaze.tiles.runs import Row, TiledRun, runs_of
 from phaze.tiles.stages import (
     as_needed,
@@ -41,8 +36,9 @@ from phaze.tiles.stages import (
     in_flight,
     together_on_tiles,
 )
-from phaze.tiles.steps import GroupCollective, StagePart, StageProgram, TileStage, TileStep
+from phaze.tiles.steps import StagePart, StageProgram, TileStage
 from phaze.tiles.tile import SramStrategy, TileExecution
+from phaze.tiles.traffic import Traffic, traffic_of
 
 KINDS: dict[JobKind, StagePart] = {
     JobKind.FORWARD: "forward",
@@ -62,6 +58,7 @@ class TiledOutcome:
 
     run: TiledRun
     chip: Chip
+    traffic: Traffic
     strategies: tuple[SramStrategy, ...]
     """SRAM strategy of each stage."""
     recomputed: int
@@ -90,8 +87,9 @@ class TiledOutcome:
         share, or "pipeline" if no resource is busy for half of the time.
         """
         run, carried, time_s = self.run, self.carried, self.time_s
-        work_s, ports = carried.work_s[: len(run.groups)], self.chip.port_resources
-        links_s, dram_s = carried.busy_s[~ports], carried.busy_s[ports]
+        work_s, topology = carried.work_s[: len(run.groups)], carried.topology
+        links_s = carried.busy_s[self.traffic.links(topology)]
+        dram_s = carried.busy_s[topology.buffers]
         busy = {"compute": work_s, "links": links_s, "dram": dram_s}
         most = {name: float(seconds.max(initial=0.0)) / time_s for name, seconds in busy.items()}
         longest = max(most, key=lambda name: most[name])
@@ -122,18 +120,18 @@ class TiledOutcome:
     @property
     def link_rows(self) -> Iterator[Row]:
         """Links between tiles, as rows of table `tiled_links` without its key."""
-        topology, grid = self.chip.topology, self.chip.grid
+        topology, place = self.carried.topology, self.traffic.place
         busy = self.carried.busy_s / self.time_s
         for number, link in enumerate(topology.links):
-            if max(link.source, link.target) >= grid.tiles:
+            source, target = place(link.source), place(link.target)
+            if source is None or target is None:
                 continue
-            (row, column), (to_row, to_column) = grid.place(link.source), grid.place(link.target)
             yield {
                 "link": number,
-                "source_row": row,
-                "source_column": column,
-                "target_row": to_row,
-                "target_column": to_column,
+                "source_row": int(source[0]),
+                "source_column": int(source[1]),
+                "target_row": int(target[0]),
+                "target_column": int(target[1]),
                 "bytes": float(self.carried.link_bytes[number]),
                 "busy_share": float(busy[topology.resource_of[number]]),
             }
@@ -142,23 +140,30 @@ class TiledOutcome:
 def simulate_on_tiles(chip: Chip, run: TiledRun) -> TiledOutcome:
     """Simulate a run with contention, without contention, and without communication and memory accesses."""
     programs = programs_of(chip, run)
-    messages = script_of(run, programs)
+    traffic = traffic_of(chip, run.groups)
+    messages = script_of(run, programs, traffic)
+    topology = traffic.topology
     return TiledOutcome(
         run,
         chip,
+        traffic,
         tuple(program.strategy for program in programs),
         sum(program.execution.recompute for program in programs),
         dram_needed(programs),
         _layer_bytes(run, programs),
-        simulate_script(messages, chip.topology),
-        simulate_script(silent(messages), chip.topology, "none").time_s,
-        simulate_script(messages, chip.topology, "none").time_s,
+        simulate_script(messages, topology),
+        simulate_script(silent(messages), topology, "none").time_s,
+        simulate_script(messages, topology, "none").time_s,
     )
 
 
-def script_of(run: TiledRun, programs: Sequence[StageProgram]) -> Script:
-    """Build the script of a run: the jobs and messages that the network simulation executes."""
-    steps = [{part: turns_of(program, part) for part in KINDS.values()} for program in programs]
+def script_of(run: TiledRun, programs: Sequence[StageProgram], traffic: Traffic | None = None) -> Script:
+    """Build the script of a run: the jobs and messages that the network simulation executes.
+
+    Default traffic: that of the chip's tiles.
+    """
+    traffic = traffic or traffic_of(programs[0].chip, run.groups)
+    steps = [{part: turns_of(program, part, traffic) for part in KINDS.values()} for program in programs]
     pipeline = Pipeline(
         tuple(_cost(*pair) for pair in zip(programs, steps, strict=True)), run.microbatches, run.schedule,
         run.layout.vp, tensor=tuple(len(tiles) for tiles in run.groups),
@@ -177,7 +182,7 @@ def script_of(run: TiledRun, programs: Sequence[StageProgram]) -> Script:
         for q, parts in enumerate(steps)
         for kind, part in KINDS.items()
     }
-    return script(pipeline, Sends(run.groups, sent, turns))
+    return script(pipeline, Sends([traffic.nodes(tiles) for tiles in run.groups], sent, turns))
 
 
 def _sent_bytes(run: TiledRun, source: int, target: int) -> float:
@@ -252,51 +257,14 @@ def _layer_bytes(run: TiledRun, programs: Sequence[StageProgram]) -> float:
     return exchanged / run.chain.count
 
 
-def turns_of(program: StageProgram, part: StagePart) -> list[Turn]:
+def turns_of(program: StageProgram, part: StagePart, traffic: Traffic) -> list[Turn]:
     """Simulated steps of one part of a stage, each with work, collectives and memory accesses."""
-    chip, tiles = program.chip, program.stage.tiles
-    turns = []
+    tiles, turns = program.stage.tiles, []
     for step in program.steps(part):
-        turns += [Turn(0.0, _exchanged(chip, step.before))] if step.before else []
-        turns.append(Turn(step.work_s, _exchanged(chip, step.after), _accessed(chip, tiles, step)))
+        turns += [Turn(0.0, traffic.exchanged(tiles, step.before))] if step.before else []
+        after, access = traffic.exchanged(tiles, step.after), traffic.accessed(tiles, step.access)
+        turns.append(Turn(step.work_s, after, access))
     return turns
-
-
-def _accessed(chip: Chip, tiles: Tiles, step: TileStep) -> Plan:
-    """Messages for the memory reads and writes of a group: one per port and direction."""
-    plan = []
-    read, write = step.access
-    for port, (far, users) in _ports(chip, tiles).items() if read or write else ():
-        plan += [Message(port, far, read * users)] if read else []
-        plan += [Message(far, port, write * users)] if write else []
-    return tuple(plan)
-
-
-@lru_cache(maxsize=1024)
-def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
-    """Memory ports that a group uses, each with its farthest tile and the number of its tiles."""
-    hops = chip.topology.hops
-    return {
-        port: (max(users, key=lambda tile: hops(port, tile)), len(users))
-        for port, users in chip.users(tiles).items()
-    }
-
-
-def _exchanged(chip: Chip, collectives: Sequence[GroupCollective]) -> Plan:
-    """Messages of consecutive collectives; each member sends all rounds of a ring as one message."""
-    return then(
-        *(
-            together(
-                *(
-                    collective(exchange.kind, group, exchange.size_bytes)
-                    if exchange.kind == "all_to_all"
-                    else ring(chip.topology, exchange.kind, group, exchange.size_bytes, 1)
-                    for group in exchange.groups
-                )
-            )
-            for exchange in collectives
-        )
-    )
 
 
 def simulate_point(case: str, point: TiledPoint, model: AnyModel, chip: Chip) -> dict[str, pd.DataFrame]:

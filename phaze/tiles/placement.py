@@ -17,28 +17,21 @@ from numpy.typing import NDArray
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import TileGrid
+from phaze.tiles.blocks import Block, compact, groups_in_block, s_order, stage_rows
 from phaze.tiles.operators import TileAxis
 
 Placed = Literal["near", "far"]
 """Groups placed on the closest tiles: tensor-parallel (near, PALM's comm1) or data-parallel (far, comm2)."""
 
-Tiles = tuple[int, ...]
+Tiles = tuple[int, ...] | Block
+"""Tiles of a group: listed, or a block of any size."""
 STEPS = 200_000
 """Maximum number of steps of the search for a ring."""
 
 
 def line(grid: TileGrid, stages: int) -> tuple[Tiles, ...]:
-    """Tiles of each stage: whole rows, or equal parts of a row, from the top down.
-
-    If a stage is a part of a row, the traffic inside it stays within that row.
-    """
-    size, remainder = divmod(grid.tiles, max(stages, 1))
-    if stages < 1 or remainder or (size % grid.columns and grid.columns % size):
-        raise PhazeError(
-            f"mapping: line cannot place {stages} stages on {grid.rows} × {grid.columns} tiles: every stage "
-            "must have whole rows or an equal part of a row"
-        )
-    return tuple(tuple(range(first, first + size)) for first in range(0, grid.tiles, size))
+    """Tiles of each stage: whole rows, or equal parts of a row, from the top down."""
+    return tuple(map(tuple, stage_rows(grid, stages)))
 
 
 def s_shaped(grid: TileGrid, rows: int, columns: int) -> tuple[Tiles, ...]:
@@ -50,12 +43,7 @@ def s_shaped(grid: TileGrid, rows: int, columns: int) -> tuple[Tiles, ...]:
         raise PhazeError(
             f"mapping: blocks of {rows} × {columns} must fill {grid.rows} × {grid.columns} tiles"
         )
-    across = grid.columns // columns
-    blocks = []
-    for down in range(grid.rows // rows):
-        order = range(across) if down % 2 == 0 else range(across - 1, -1, -1)
-        blocks += [block(grid, (down * rows, at * columns), (rows, columns)) for at in order]
-    return tuple(blocks)
+    return tuple(map(tuple, s_order(grid, rows, columns)))
 
 
 def in_turn(grid: TileGrid, sizes: Sequence[int], *, reverse: bool) -> tuple[Tiles, ...]:
@@ -98,23 +86,6 @@ def block(grid: TileGrid, corner: tuple[int, int], shape: tuple[int, int]) -> Ti
         for row in range(shape[0])
         for column in range(shape[1])
     )
-
-
-def compact(rows: int, columns: int, size: int) -> tuple[int, int]:
-    """Sides of the squarest rectangle of `size` tiles that divides a rectangle of rows × columns.
-
-    Raises `PhazeError` if there is none.
-    """
-    fitting = [
-        (down, size // down)
-        for down in range(1, size + 1)
-        if size % down == 0 and rows % down == 0 and columns % (size // down) == 0
-    ]
-    if not fitting:
-        raise PhazeError(
-            f"mapping: groups of {size} tiles cannot fill {rows} × {columns} tiles as rectangles"
-        )
-    return min(fitting, key=lambda sides: (sum(sides), sides))
 
 
 @dataclass(frozen=True)
@@ -255,7 +226,7 @@ TileTable = NDArray[np.int64]
 
 def axis_groups(
     grid: TileGrid, tiles: Sequence[int], axes: Mapping[TileAxis, int], placed: Placed = "near"
-) -> dict[TileAxis, tuple[Tiles, ...]]:
+) -> dict[TileAxis, Sequence[Tiles]]:
     """Groups of tiles along each axis, each in ring order.
 
     With "near", each group along the last axis is a block of adjacent tiles. A group along the axis before it
@@ -268,6 +239,8 @@ def axis_groups(
         parts = " × ".join(f"{axis} {width}" for axis, width in axes.items())
         raise PhazeError(f"placement: {parts} must be the {len(tiles)} tiles of the group")
     key = tuple(axes.items())
+    if isinstance(tiles, Block):
+        return {**groups_in_block(tiles, dict(key if placed == "near" else key[::-1]))}
     return dict(_groups(grid, tuple(tiles), key if placed == "near" else key[::-1]))
 
 

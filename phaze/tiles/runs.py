@@ -12,13 +12,16 @@ from phaze.layout import Layout
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
 from phaze.spec.tiled_study import StagePlacement, TiledPoint, check_tiled
+from phaze.tiles.blocks import stage_blocks, stage_rows
 from phaze.tiles.chains import Chain, ModelChain, PalmLayers
 from phaze.tiles.chip import Chip
 from phaze.tiles.degrees import check_names
-from phaze.tiles.placement import Placed, Tiles, in_turn, line, own, s_shaped
+from phaze.tiles.placement import Placed, Tiles, in_turn, own
 from phaze.tiles.stages import by_compute, evenly
 
 Row = dict[str, object]
+LINKED = 4096
+"""Largest number of tiles of which every link is simulated unless the user asks for it."""
 Recompute = Literal["needed", "always", "never"]
 
 
@@ -187,7 +190,7 @@ def _split(point: TiledPoint, chain: Chain, groups: Sequence[Tiles]) -> tuple[in
 
 
 def default_batch(point: TiledPoint, chip: Chip) -> int:
-    """Samples of a batch that all microbatches and replicas of a point share equally, one or more for each."""
+    """Samples of a batch that all microbatches and replicas of a point share equally."""
     replicas = {
         1 if point.degrees is not None else max(1, len(tiles) // tensor)
         for shape, tensor in product(point.layouts, point.tensor)
@@ -200,27 +203,19 @@ def mapping(chip: Chip, point: TiledPoint, shape: StagePlacement) -> tuple[Tiles
     """Tiles of each group: in rows, in blocks along an S-shaped path, or as specified by the user."""
     if shape == "own":
         return own(chip.grid, point.own or ())
-    sizes, groups = point.group_tiles, point.group_count
-    if sizes and (len(set(sizes)) > 1 or sum(sizes) != chip.grid.tiles):
-        return in_turn(chip.grid, sizes, reverse=shape == "s-shaped")
+    grouped = point.links == "groups" or (point.links == "auto" and chip.grid.tiles > LINKED)
+    sites, sizes, groups = chip.sites, point.group_tiles, point.group_count
+    if sizes and (len(set(sizes)) > 1 or sum(sizes) != sites.tiles):
+        listed = in_turn(sites, sizes, reverse=shape == "s-shaped")
+        return tuple(chip.located(tiles) for tiles in listed)
     if shape == "line":
-        return line(chip.grid, groups)
-    return s_shaped(chip.grid, *_block(chip, groups))
-
-
-def _block(chip: Chip, stages: int) -> tuple[int, int]:
-    """Rows and columns of a stage's block of tiles; PhazeError if blocks cannot fill the grid.
-
-    The block is one chip of a multi-chip system if that fits, otherwise the squarest block.
-    """
-    size, remainder = divmod(chip.grid.tiles, stages)
-    shapes = [
-        (rows, size // rows)
-        for rows in range(1, size + 1)
-        if size % rows == 0 and chip.grid.rows % rows == 0 and chip.grid.columns % (size // rows) == 0
-    ]
-    if remainder or not shapes:
+        blocks = stage_rows(sites, groups)
+    else:
+        parts = max(point.tensor) if grouped and point.degrees is None else 1
+        blocks = stage_blocks(sites, groups, chip.wires.block, parts)
+    if grouped and chip.lines is not None:
         raise PhazeError(
-            f"tiled: {stages} stages cannot fill {chip.grid.rows} × {chip.grid.columns} tiles as blocks"
+            f"system {chip.name}: has rows or columns without tiles: only each of its links can be simulated",
+            "set links: each",
         )
-    return min(shapes, key=lambda shape: (shape != chip.wires.block, sum(shape)))
+    return tuple(blocks) if grouped else tuple(chip.located(block) for block in blocks)

@@ -15,7 +15,7 @@ on gradients are reduce-scattered: in sync, or from stage 2 on in every backward
 after the update, or in stage 3 before every pass.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -37,7 +37,7 @@ class GroupCollective(NamedTuple):
     """Collective run concurrently by several groups, on a tensor of `size_bytes` bytes per member."""
 
     kind: Collective
-    groups: tuple[Tiles, ...]
+    groups: Sequence[Tiles]
     """Groups of tiles, each in ring order."""
     size_bytes: float
 
@@ -88,7 +88,7 @@ class StageProgram:
         )
 
     @cached_property
-    def parts(self) -> tuple[tuple[TileShare, Mapping[TileAxis, tuple[Tiles, ...]]], ...]:
+    def parts(self) -> tuple[tuple[TileShare, Mapping[TileAxis, Sequence[Tiles]]], ...]:
         """One tile's share of every GEMM, with the groups of tiles along each axis of its operator."""
         shares_and_groups = []
         for operator, degrees in self.stage.operators:

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
 
+import numpy as np
+
+from phaze.base.arrays import Bools
 from phaze.base.errors import PhazeError
 
 Switching = Literal["pipelined", "hop-by-hop"]
@@ -83,6 +86,15 @@ class Topology:
     def resources(self) -> int:
         """Number of resources, an upper bound on the transfers in flight at once."""
         return max(self.resource_of, default=-1) + 1
+
+    @cached_property
+    def buffers(self) -> Bools:
+        """Mask of the resources that are buffered links, as memory ports are, (resources,)."""
+        mask = np.zeros(self.resources, np.bool_)
+        for link, resource in zip(self.links, self.resource_of, strict=True):
+            mask[resource] |= link.buffered
+        mask.setflags(write=False)
+        return mask
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
         """Links on the route between two nodes; none from a node to itself."""

@@ -63,7 +63,7 @@ def test_stages_lie_in_the_chips_own_blocks_or_where_the_user_says() -> None:
 @pytest.mark.parametrize(
     ("update", "message"),
     [
-        ({"stages": 3}, "3 stages cannot fill 4 × 8 tiles as blocks"),
+        ({"stages": 33}, "stages must be from 1 to 32, the tiles of the system, got 33"),
         ({"tensor": (3,)}, "tensor must divide the 8 tiles of a stage, got 3"),
     ],
 )

@@ -132,9 +132,8 @@ def test_a_users_mapping_is_kept() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: line(WAFER, 3), "cannot place 3 stages"),
-        (lambda: line(WAFER, 0), "cannot place 0 stages"),
-        (lambda: line(TileGrid(4, 6), 6), "whole rows or an equal part"),
+        (lambda: line(WAFER, 0), "stages must be from 1 to 320, the tiles of the system, got 0"),
+        (lambda: line(TileGrid(4, 6), 25), "stages must be from 1 to 24"),
         (lambda: s_shaped(WAFER, 3, 4), "must fill 20 × 16"),
         (lambda: own(TileGrid(2, 2), [[0], [0]]), "tile 0 must have one stage, got 0 and 1"),
         (lambda: own(TileGrid(2, 2), [[0], []]), "stage 1 must have at least one tile"),

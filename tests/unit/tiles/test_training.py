@@ -36,6 +36,7 @@ from phaze.tiles.placement import s_shaped
 from phaze.tiles.runs import Recompute, TiledRun, runs_of
 from phaze.tiles.stages import by_compute, evenly, in_flight
 from phaze.tiles.steps import StagePart, StageProgram
+from phaze.tiles.traffic import LinkTraffic
 
 GRID = TileGrid(4, 8)
 TILE = Tile(clock_hz=1e9, pe_x=16, pe_y=16, sram_bytes=1e6)
@@ -55,7 +56,7 @@ def plan_s(plan: Plan) -> float:
 
 def part_s(program: StageProgram, part: StagePart) -> float:
     """Return the time of a part without contention: accesses next to the work, then collectives."""
-    turns = turns_of(program, part)
+    turns = turns_of(program, part, LinkTraffic(CHIP))
     return sum(max(turn.seconds, plan_s(turn.concurrent)) + plan_s(turn.plan) for turn in turns)
 
 
