@@ -47,8 +47,8 @@ def setting_params(noun: type[Noun], declared: Collection[str]) -> list[typer.co
 
 def given_settings(context: typer.Context, noun: type[Noun]) -> dict[str, object]:
     """Settings that the user gave as options, by field; PhazeError if one is no valid YAML."""
-    given: Mapping[str, str | bool] = context.meta.get(_GIVEN, {})
-    return {name: _parsed(name, noun, text) for name, text in given.items()}
+    settings: Mapping[str, str | bool] = context.meta.get(_GIVEN, {})
+    return {name: _parsed(name, noun, text) for name, text in settings.items()}
 
 
 def _option(name: str, annotation: object, text: str, default: str) -> object:
@@ -84,7 +84,7 @@ def _choices(annotation: object) -> Iterator[str]:
             yield from _choices(argument)
     elif origin is tuple and get_origin(arguments[0]) is not tuple:
         for word in _choices(arguments[0]):
-            yield f"{word},…" if word in _NUMBERS.values() else word
+            yield f"{word}[,{word}]" if word in _NUMBERS.values() else word
 
 
 def _default(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,9 +19,9 @@ from phaze.commands.terminal import Verb
 
 if TYPE_CHECKING:
     from phaze.commands.tables import Row
-    from phaze.spec.model import Model
+    from phaze.spec.models import AnyModel
     from phaze.spec.tiled_study import TiledPoint
-    from phaze.tiles.chip import TiledMachine
+    from phaze.tiles.chip import Chip
     from phaze.tiles.on_tiles import TiledOutcome
 
 Simulated = list[tuple[dict[str, object], "TiledOutcome"]]
@@ -63,7 +63,8 @@ class TilesOptions:
     system: Annotated[
         str,
         typer.Option(
-            help="System of tiles: a name in config/systems, or a path.",
+            help="System of tiles, or a cluster whose devices are the tiles: a name in config/systems, or a "
+            "path.",
             callback=options.known_system,
             autocompletion=completion.systems,
         ),
@@ -89,41 +90,45 @@ def tiles(request: TilesOptions) -> None:
     with several values separated by commas are simulated in every combination, fastest first.
     """
     refuse_outputs(request.trace, request.page, reads=(request.model, request.system))
-    from phaze.tiles.chip import load_tiled_machine
     from phaze.tiles.on_tiles import outcomes
 
-    machine = load_tiled_machine(request.system)
-    model, point = _question(request, machine)
+    model, point, chip = _question(request)
     with telling("tiles"):
         simulated = sorted(
-            outcomes("tiles", point, model, machine.chip),
+            outcomes("tiles", point, model, chip),
             key=lambda keyed: keyed[1].time_s / keyed[1].run.samples,
         )
-    _write(request, point, simulated)
     rows = [_row(point, *keyed) for keyed in simulated]
+    _write(request, point, simulated, rows)
     if request.as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
-    for sentence in _sentences(rows[0], simulated[0][1], machine):
+    for sentence in _sentences(rows[0], simulated[0][1]):
         typer.echo(sentence)
     if len(rows) > 1:
         typer.echo()
         print_rows(rows, COLUMNS)
 
 
-def _question(request: TilesOptions, machine: TiledMachine) -> tuple[Model, TiledPoint]:
-    """Model and settings of the simulation; PhazeError names the option of an invalid value."""
-    from phaze.spec.models import load_transformer
+def _question(request: TilesOptions) -> tuple[AnyModel, TiledPoint, Chip]:
+    """Model, settings and tiles of the simulation; PhazeError names the option of an invalid value."""
+    from phaze.spec.model import Model
+    from phaze.spec.models import load_model_named
     from phaze.spec.tiled_study import TiledPoint
+    from phaze.tiles.chip import load_chip
     from phaze.tiles.runs import default_batch
 
-    model = load_transformer(request.model, "tiles")
-    given = given_settings(request.context, TiledPoint)
-    named = {"show": "pipeline", "system": machine.name, "model": model.name}
-    point = TiledPoint.parse({"batch": 1, **given, **named}, "tiles")
-    if "batch" not in given:
-        point = point.model_copy(update={"batch": default_batch(point, machine.chip)})
-    return model, point
+    model = load_model_named(request.model)
+    settings = given_settings(request.context, TiledPoint)
+    named = {"show": "pipeline", "system": Path(request.system).stem, "model": model.name}
+    point = TiledPoint.parse({"batch": 1, **settings, **named}, "tiles")
+    if isinstance(model, Model) and "sequence" not in settings and model.position_count:
+        shorter = min(point.sequence, model.position_count)
+        point = point.model_copy(update={"sequence": shorter})
+    chip = load_chip(request.system, point.devices)
+    if "batch" not in settings:
+        point = point.model_copy(update={"batch": default_batch(point, chip)})
+    return model, point, chip
 
 
 def _row(point: TiledPoint, key: dict[str, object], outcome: TiledOutcome) -> Row:
@@ -135,17 +140,17 @@ def _row(point: TiledPoint, key: dict[str, object], outcome: TiledOutcome) -> Ro
         **{name: value for name, value in key.items() if name not in ("case", "system", "model")},
         "mapping": f"{key['layout']}, {key['placed']}",
         **outcome.row,
-        "sequence": point.sequence,
-        "tokens_per_s": outcome.run.samples * point.sequence / outcome.time_s,
+        "sequence": outcome.run.chain.sequence,
+        "tokens_per_s": outcome.run.samples * outcome.run.chain.sequence / outcome.time_s,
         "tile_gib": float(peaks.max()) / GIB,
         "tile_gib_by_stage": [peak / GIB for peak in peaks.tolist()],
     }
 
 
-def _sentences(row: Row, outcome: TiledOutcome, machine: TiledMachine) -> Iterator[str]:
+def _sentences(row: Row, outcome: TiledOutcome) -> Iterator[str]:
     """Answer in words: the mapping, the step, its limits, and the memory of a tile."""
     used = sum(len(tiles) for tiles in outcome.run.groups)
-    grid = machine.grid
+    grid = outcome.chip.sites
     yield (
         f"{row['model']} on {row['system']}: {row['stages']} stages on {used:,} of {grid.tiles:,} tiles "
         f"({grid.rows} × {grid.columns}), tensor {row['tensor']} × data {row['data']} in each, "
@@ -166,11 +171,11 @@ def _sentences(row: Row, outcome: TiledOutcome, machine: TiledMachine) -> Iterat
     yield "share of the step: " + ", ".join(f"{name} {row[key]:.1%}" for name, key in shares.items())
     yield (
         f"memory of a tile: at most {digits(float(str(row['tile_gib'])))} GiB, of which SRAM has "
-        f"{digits(machine.device.tile.sram_bytes / GIB)} GiB; {row['strategy']}"
+        f"{digits(outcome.chip.tile.sram_bytes / GIB)} GiB; {row['strategy']}"
     )
 
 
-def _write(request: TilesOptions, point: TiledPoint, simulated: Simulated) -> None:
+def _write(request: TilesOptions, point: TiledPoint, simulated: Simulated, rows: Sequence[Row]) -> None:
     """Write the requested trace, page and tables; trace and page show the fastest run."""
     from phaze.tiles.on_tiles import tables_of
 
@@ -179,6 +184,14 @@ def _write(request: TilesOptions, point: TiledPoint, simulated: Simulated) -> No
         from phaze.pipeline.trace import write_trace
 
         write_trace(fastest.carried.timeline, request.trace)
+    if request.page is not None:
+        from phaze.base.files import write_text
+        from phaze.report.tiles_page import TilesPage
+
+        cells = tuple(tuple(column.cell(row) for column in COLUMNS) for row in rows)
+        header = tuple(column.title for column in COLUMNS)
+        page = TilesPage(fastest, [*_sentences(rows[0], fastest)], header, cells)
+        write_text(request.page, page.report().page)
     if request.out is not None:
         from phaze.base.files import write_text
         from phaze.pages.page import as_csv

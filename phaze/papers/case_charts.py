@@ -16,7 +16,8 @@ import pandas as pd
 from phaze.pages import over_time, style
 from phaze.pages.document import Chart
 from phaze.pages.page_words import PageWords
-from phaze.pages.vega import WIDTH, coloured, panels
+from phaze.pages.tile_charts import heat
+from phaze.pages.vega import coloured, panels
 from phaze.pages.words import file_name
 from phaze.spec.names import Planner
 
@@ -183,28 +184,6 @@ def memory(jobs: pd.DataFrame) -> alt.TopLevelMixin:
         passes = work[work["stage"] == stage]
         profiles[stage] = passes["start_s"].to_numpy(float), passes["held_bytes"].to_numpy(float)
     return over_time.memory(profiles, float(jobs["end_s"].max()), ("seconds", "GB a tile"), unit_bytes=1e9)
-
-
-def heat(links: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw the links of the mesh, coloured by share of busy time, with both directions next to each other."""
-    # both directions of a link have the same ends: each is shifted to its own side, by 0.13 of a tile
-    across, down = (links[f"target_{axis}"] - links[f"source_{axis}"] for axis in ("column", "row"))
-    columns = {
-        "x": links["source_column"] + 0.13 * down, "y": links["source_row"] + 0.13 * across,
-        "x2": links["target_column"] + 0.13 * down, "y2": links["target_row"] + 0.13 * across,
-        "busy": 100 * links["busy_share"],
-    }  # fmt: skip
-    high, wide = links["source_row"].max() + 1, links["source_column"].max() + 1
-    marks = alt.Chart(pd.DataFrame(columns), width=WIDTH, height=int(22 * high) + 20).mark_rule(strokeWidth=3)
-    chart: alt.Chart = marks.encode(
-        alt.X("x:Q", title="column of tiles", scale=alt.Scale(domain=[-0.7, wide - 0.3], nice=False)),
-        alt.X2("x2"),
-        alt.Y("y:Q", title="row", scale=alt.Scale(domain=[high - 0.3, -0.7], nice=False)),
-        alt.Y2("y2"),
-        alt.Color("busy:Q", title="% of the batch held", scale=alt.Scale(scheme="viridis", reverse=True)),
-        tooltip=[alt.Tooltip("busy:Q", title="% of the batch held", format=".3~g")],
-    )
-    return chart
 
 
 def congestion(rows: pd.DataFrame) -> alt.TopLevelMixin:

@@ -165,6 +165,8 @@ class TiledPoint(TiledSettings):
     """Model: a name in config/models."""
     batch: PositiveInt
     """Samples in a batch."""
+    devices: PositiveInt | None = None
+    """Devices of a cluster, such as h100, that take the place of tiles; default: all of the cluster."""
 
 
 class TiledCase(TiledSettings):

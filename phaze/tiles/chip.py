@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_cdt
 
 from phaze.base.errors import PhazeError
-from phaze.base.units import GIB
-from phaze.cost.network.mesh import PortMemory, TileGrid, Wires, mesh, nearest_memory
+from phaze.base.units import GIB, MIB
+from phaze.cost.network.fabric import Fabric, fabric
+from phaze.cost.network.mesh import PortMemory, TileGrid, Wires, mesh, nearest_memory, with_memory
 from phaze.cost.network.topology import Topology
-from phaze.spec.files import FOLDER
-from phaze.spec.systems import load_tiled
+from phaze.spec.files import FOLDER, read_mapping, system_path
+from phaze.spec.system import Cluster, Device
+from phaze.spec.systems import load_cluster, load_tiled
 from phaze.spec.tiled import Tile, TiledDevice, TiledSystem
 
 MOST_TILES = 50_000
@@ -38,6 +40,8 @@ class Chip:
     """DRAM that all tiles reach through the network; None if the chip has no DRAM."""
     lines: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """Rows and columns of the grid with tiles; None: all."""
+    network: Fabric | None = None
+    """Network between devices that takes the place of the mesh; every device has a memory of its own."""
     fetched_once: bool = False
     """True if a GEMM fetches operands that exceed SRAM only once, not again for every part that fits SRAM."""
     dram_bytes: float = inf
@@ -55,6 +59,8 @@ class Chip:
                 f"got {self.grid.tiles:,}",
                 "simulate the links between groups (links: groups), or describe a part of the system",
             )
+        if self.network is not None:
+            return with_memory(self.network.topology, self.memory)
         return mesh(self.grid, self.wires, self.memory)
 
     def port(self, tile: int) -> int:
@@ -64,7 +70,7 @@ class Chip:
         """
         if self.memory is None:
             raise PhazeError(f"chip {self.name}: has no memory")
-        return self._nearest[tile]
+        return self._nearest[tile] if self.network is None else self.network.topology.nodes + tile
 
     @cached_property
     def _nearest(self) -> list[int]:
@@ -174,8 +180,8 @@ class TiledMachine:
         """All chips joined into one."""
         lines = self._lines if len(self.tiles) < self.grid.tiles else None
         return Chip(
-            self.name, self.grid, self.device.tile, self.wires, self.memory, lines, self.system.fetched_once,
-            (self.system.dram.gib or inf) * GIB,
+            self.name, self.grid, self.device.tile, self.wires, self.memory, lines,
+            fetched_once=self.system.fetched_once, dram_bytes=(self.system.dram.gib or inf) * GIB,
         )  # fmt: skip
 
     @property
@@ -219,3 +225,37 @@ class TiledMachine:
 def load_tiled_machine(name: str, folder: Path = FOLDER) -> TiledMachine:
     """Load a tiled system by name from config/systems, or from the path of a YAML file."""
     return TiledMachine(Path(name).stem, *load_tiled(name, folder))
+
+
+def load_chip(name: str, devices: int | None = None, folder: Path = FOLDER) -> Chip:
+    """Load a system of tiles, or the first `devices` devices of a cluster as tiles on its network.
+
+    Raises `PhazeError` if a cluster has fewer devices, or a system of tiles is given a number of devices.
+    """
+    if "dram" in read_mapping(system_path(name, folder)):
+        if devices is not None:
+            raise PhazeError(
+                f"system {name}: devices: applies to clusters; a system of tiles has all of its own"
+            )
+        return load_tiled_machine(name, folder).chip
+    cluster, device = load_cluster(name, folder)
+    return cluster_chip(Path(name).stem, cluster, device, devices or cluster.devices)
+
+
+def cluster_chip(name: str, cluster: Cluster, device: Device, devices: int) -> Chip:
+    """Devices of a cluster as tiles: all arrays of a device as one, its buffers as SRAM, its HBM as DRAM.
+
+    A node is a row of the grid. Groups of devices communicate inside nodes first.
+    """
+    network = fabric(cluster, devices)
+    columns = network.node if devices % network.node == 0 else 1
+    tile = Tile(
+        clock_hz=device.clock_hz * device.sustained_clock, pe_x=device.num_tc * device.pe_x, pe_y=device.pe_y,
+        lanes=device.num_vc * (device.pe_vc or device.pe_x), sram_bytes=device.glb_mib * MIB,
+    )  # fmt: skip
+    memory = PortMemory(tuple(range(devices)), device.hbm_bandwidth_bytes_per_s * device.sustained_hbm)
+    wires = Wires(cluster.levels[0].bandwidth_bytes_per_s)
+    return Chip(
+        name, TileGrid(devices // columns, columns), tile, wires, memory, network=network,
+        dram_bytes=devices * device.hbm_gib * GIB,
+    )  # fmt: skip

@@ -23,7 +23,7 @@ from math import prod
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
-from phaze.cost.network.collectives import collective, ring
+from phaze.cost.network.collectives import by_level, by_node, collective, ring
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.mesh import TileGrid, Wires, mesh
 from phaze.cost.network.messages import Message, Plan, then, together
@@ -67,15 +67,13 @@ class Traffic(ABC):
     def place(self, node: int) -> tuple[float, float] | None:
         """Row and column of a node on the chip; None if it is no place of tiles."""
 
+    @abstractmethod
     def links(self, topology: Topology) -> Bools:
-        """Mask of the resources of the network that are links between places of tiles, (resources,)."""
-        mask = np.zeros(topology.resources, np.bool_)
-        for number, link in enumerate(topology.links):
-            mask[topology.resource_of[number]] |= None not in (
-                self.place(link.source),
-                self.place(link.target),
-            )
-        return mask
+        """Mask of the resources of the network that are links of the chip, (resources,)."""
+
+    @abstractmethod
+    def port_places(self, topology: Topology) -> dict[int, tuple[float, float]]:
+        """Row and column of memory ports, by their resource in the network."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +86,19 @@ class LinkTraffic(Traffic):
     def topology(self) -> Topology:
         """Network of the chip."""
         return self.chip.topology
+
+    def links(self, topology: Topology) -> Bools:
+        """Mask of the resources that are no memory ports."""
+        return ~topology.buffers
+
+    def port_places(self, topology: Topology) -> dict[int, tuple[float, float]]:
+        """Row and column of every port."""
+        ends = (
+            (topology.resource_of[k], min(link.source, link.target))
+            for k, link in enumerate(topology.links)
+            if link.buffered
+        )
+        return {resource: self.chip.grid.place(tile) for resource, tile in ends}
 
     def nodes(self, tiles: Sequence[int]) -> tuple[int, ...]:
         """Tiles of the group."""
@@ -104,8 +115,16 @@ class LinkTraffic(Traffic):
     def exchanged(self, tiles: Tiles, collectives: Sequence[GroupCollective]) -> Plan:  # noqa: ARG002
         """Messages between the members of all groups."""
         return then(
-            *(group_plan(self.topology, each.kind, each.groups, each.size_bytes) for each in collectives)
+            *(
+                group_plan(self.topology, exchange.kind, exchange.groups, exchange.size_bytes, self.node)
+                for exchange in collectives
+            )
         )
+
+    @property
+    def node(self) -> int:
+        """Devices of a node, inside which collectives run first; 1: no nodes."""
+        return 1 if self.chip.network is None else self.chip.network.node
 
     def place(self, node: int) -> tuple[float, float] | None:
         """Row and column of a tile."""
@@ -122,13 +141,19 @@ def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
     }
 
 
-def group_plan(topology: Topology, kind: Collective, groups: Sequence[Tiles], size_bytes: float) -> Plan:
+def group_plan(
+    topology: Topology, kind: Collective, groups: Sequence[Tiles], size_bytes: float, node: int = 1
+) -> Plan:
     """Messages of a collective that runs concurrently in several groups, all rounds of a ring as one.
 
-    An all-to-all is one message for each pair of tiles.
+    An all-to-all is one message for each pair of tiles. With nodes of several devices, rings run inside nodes
+    first.
     """
     if kind == "all_to_all":
         return together(*(collective(kind, group, size_bytes) for group in groups))
+    if node > 1:
+        nodes = (by_node(sorted(group), node) for group in groups)
+        return together(*(by_level(topology, kind, rows, size_bytes, 1) for rows in nodes))
     return together(*(ring(topology, kind, group, size_bytes, 1) for group in groups))
 
 
@@ -155,6 +180,21 @@ class GroupTraffic(Traffic):
             for axis, first, side in ((0, block.row, block.rows), (1, block.column, block.columns)):
                 cuts[axis].update((first, first + side // 2, first + side))
         return sorted(cuts[0]), sorted(cuts[1])
+
+    def links(self, topology: Topology) -> Bools:
+        """Mask of the resources that are links between cells."""
+        mask = np.zeros(topology.resources, np.bool_)
+        mask[[topology.resource_of[number] for number in range(len(self._mesh))]] = True
+        return mask
+
+    def port_places(self, topology: Topology) -> dict[int, tuple[float, float]]:
+        """Row and column of the middle of every cell with ports."""
+        ends = (
+            (topology.resource_of[k], self.place(self._ports[link.source][0]))
+            for k, link in enumerate(topology.links)
+            if link.buffered and link.source in self._ports
+        )
+        return {resource: place for resource, place in ends if place is not None}
 
     def nodes(self, tiles: Sequence[int]) -> tuple[int, ...]:
         """Cells of the block, row by row."""
@@ -219,7 +259,7 @@ class GroupTraffic(Traffic):
 
     def exchanged(self, tiles: Tiles, collectives: Sequence[GroupCollective]) -> Plan:
         """One message per collective, which occupies all links inside the block of the group."""
-        return then(*(self._exchange(tiles, each) for each in collectives))
+        return then(*(self._exchange(tiles, exchange) for exchange in collectives))
 
     def _exchange(self, tiles: Tiles, exchange: GroupCollective) -> Plan:
         groups = _axis_groups(exchange.groups)

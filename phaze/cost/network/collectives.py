@@ -57,6 +57,26 @@ def all_reduce(
     return then(scatter, between, scatter)  # an all-gather sends as much as a reduce-scatter
 
 
+def by_level(
+    topology: Topology, kind: Collective, rows: Sequence[Sequence[int]], size_bytes: float, most: int = ROUNDS
+) -> Plan:
+    """Message plan of a collective whose members are in nodes: inside rows, and between equal rows.
+
+    A reduce-scatter leaves every member of a row its shard, which is reduced between rows; an all-gather is
+    the reverse. Collectives of other kinds are one ring.
+    """
+    if kind == "all_reduce":
+        return all_reduce(topology, rows, size_bytes, most)
+    across = list(zip(*rows, strict=False))
+    one_ring = kind not in ("reduce_scatter", "all_gather") or len({len(row) for row in rows}) > 1
+    if one_ring or len(rows) == 1 or len(across) == 1:
+        return ring(topology, kind, [member for row in rows for member in row], size_bytes, most)
+    inside = together(*(ring(topology, kind, row, size_bytes, most) for row in rows))
+    share = size_bytes / len(across)
+    between = together(*(ring(topology, kind, column, share, most) for column in across))
+    return then(inside, between) if kind == "reduce_scatter" else then(between, inside)
+
+
 def ring(
     topology: Topology, kind: Collective, members: Sequence[int], size_bytes: float, most: int = ROUNDS
 ) -> Plan:

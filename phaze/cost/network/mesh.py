@@ -5,14 +5,14 @@ Includes tiles in two dimensions (PALM, II.C, IV.C.3, Table VI) and devices in a
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
 import numpy as np
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.topology import Link, Topology
+from phaze.cost.network.topology import Link, Router, Topology
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,28 @@ def mesh(grid: TileGrid, wires: Wires, memory: PortMemory | None = None) -> Topo
         for other in grid.neighbours(tile):
             if tile < other:
                 links += wires.links(grid, tile, other, len(links))
-    ports = memory.ports if memory else ()
-    if memory:
-        links += _port_links(grid, memory, len(links))
-    kind = "torus" if grid.wrap else "mesh"
-    name = f"{grid.rows} × {grid.columns} {kind}"
-    return Topology(name, grid.tiles, grid.tiles + len(ports), tuple(links), partial(_route, grid, ports))
+    name = f"{grid.rows} × {grid.columns} {'torus' if grid.wrap else 'mesh'}"
+    return with_memory(Topology(name, grid.tiles, grid.tiles, tuple(links), grid.route), memory)
+
+
+def with_memory(network: Topology, memory: PortMemory | None) -> Topology:
+    """Network with memories at some of its devices; one node for each port follows all other nodes."""
+    if memory is None:
+        return network
+    if not memory.ports:
+        raise PhazeError("memory: ports must name at least one tile")
+    links = []
+    for number, tile in enumerate(memory.ports):
+        if not 0 <= tile < network.devices:
+            raise PhazeError(f"memory: ports must be tiles from 0 to {network.devices - 1}, got {tile}")
+        node, resource = network.nodes + number, len(network.links) + number
+        # Both directions of a port exclude each other.
+        for a, b in ((node, tile), (tile, node)):
+            links.append(Link(a, b, memory.bandwidth_bytes_per_s, memory.response_s, resource, True))
+    return replace(
+        network, nodes=network.nodes + len(memory.ports), links=(*network.links, *links),
+        router=partial(_route, network.router, network.nodes, memory.ports), _legs={},
+    )  # fmt: skip
 
 
 def nearest_memory(grid: TileGrid, memory: PortMemory, tile: int) -> int:
@@ -138,14 +154,14 @@ def nearest_memory(grid: TileGrid, memory: PortMemory, tile: int) -> int:
     return grid.tiles + min(range(len(memory.ports)), key=lambda k: (grid.distance(memory.ports[k], tile), k))
 
 
-def _route(grid: TileGrid, ports: tuple[int, ...], source: int, target: int) -> list[int]:
+def _route(router: Router, nodes: int, ports: tuple[int, ...], source: int, target: int) -> list[int]:
     """Nodes on the route; either end may be a memory."""
     if source == target:
         return [source]
-    first = ports[source - grid.tiles] if source >= grid.tiles else source
-    last = ports[target - grid.tiles] if target >= grid.tiles else target
-    path = grid.route(first, last)
-    return [source] * (source != first) + path + [target] * (target != last)
+    first = ports[source - nodes] if source >= nodes else source
+    last = ports[target - nodes] if target >= nodes else target
+    path = router(first, last)
+    return [source] * (source != first) + [*path] + [target] * (target != last)
 
 
 def walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
@@ -159,20 +175,6 @@ def walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
     else:
         step, count = -1, length - ahead
     return [(at + step * k) % length for k in range(1, count + 1)]
-
-
-def _port_links(grid: TileGrid, memory: PortMemory, first: int) -> list[Link]:
-    """Links between tiles and memories; both directions of a port exclude each other."""
-    if not memory.ports:
-        raise PhazeError("memory: ports must name at least one tile")
-    links = []
-    for number, tile in enumerate(memory.ports):
-        if not 0 <= tile < grid.tiles:
-            raise PhazeError(f"memory: ports must be tiles from 0 to {grid.tiles - 1}, got {tile}")
-        node = grid.tiles + number
-        for a, b in ((node, tile), (tile, node)):
-            links.append(Link(a, b, memory.bandwidth_bytes_per_s, memory.response_s, first + number, True))
-    return links
 
 
 def torus(

@@ -22,7 +22,7 @@ def test_every_setting_of_a_point_is_an_option_with_its_text() -> None:
     assert {*params} == {*TiledPoint.model_fields} - {*DECLARED}
     assert all(param.help for param in params.values())
     assert params["layouts"].metavar == "line|s-shaped|own"
-    assert params["microbatches"].metavar == "N,…"
+    assert params["microbatches"].metavar == "N[,N]"
     assert params["stages"].metavar == "N"
 
 
@@ -65,3 +65,19 @@ def test_combinations_are_ranked_and_the_files_show_the_fastest(tmp_path: Path) 
 )
 def test_bad_settings_are_refused_by_name(options: str, message: str) -> None:
     assert_refused(message, f"{RUN} {options}")
+
+
+@pytest.mark.parametrize("links", ["each", "groups"])
+def test_the_page_has_a_map_the_links_the_pipeline_memory_and_ports(links: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert invoke(RUN, "--links", links, "--page", page).exit_code == 0
+    text = page.read_text()
+    for title in (
+        "Stages on the tiles",
+        "Traffic of the links",
+        "Pipeline of the step",
+        "memory ports",
+        "Memory of a tile",
+    ):
+        assert title in text
+    assert ("quarters of the groups" in text) == (links == "groups")
