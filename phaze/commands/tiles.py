@@ -134,6 +134,7 @@ def _question(request: TilesOptions) -> tuple[AnyModel, TiledPoint, Chip]:
 def _row(point: TiledPoint, key: dict[str, object], outcome: TiledOutcome) -> Row:
     """Row of the answer: the run's row of table `tiled_runs`, tokens per second, and memory of a tile."""
     peaks = outcome.carried.timeline.peak_bytes
+    tokens = 1 if point.inference == "decode" else outcome.run.chain.sequence
     return {
         "system": point.system,
         "model": point.model,
@@ -141,7 +142,7 @@ def _row(point: TiledPoint, key: dict[str, object], outcome: TiledOutcome) -> Ro
         "mapping": f"{key['layout']}, {key['placed']}",
         **outcome.row,
         "sequence": outcome.run.chain.sequence,
-        "tokens_per_s": outcome.run.samples * outcome.run.chain.sequence / outcome.time_s,
+        "tokens_per_s": outcome.samples_per_s * tokens,
         "tile_gib": float(peaks.max()) / GIB,
         "tile_gib_by_stage": [peak / GIB for peak in peaks.tolist()],
     }
@@ -154,7 +155,8 @@ def _sentences(row: Row, outcome: TiledOutcome) -> Iterator[str]:
     yield (
         f"{row['model']} on {row['system']}: {row['stages']} stages on {used:,} of {grid.tiles:,} tiles "
         f"({grid.rows} × {grid.columns}), tensor {row['tensor']} × data {row['data']} in each, "
-        f"{row['microbatches']} microbatches, {row['batch']:,} samples of {row['sequence']:,} tokens"
+        f"{row['microbatches']} microbatches, {row['batch']:,} samples"
+        + (f" of {row['sequence']:,} tokens" if outcome.run.chain.sequence > 1 else "")
     )
     yield (
         f"step {digits(outcome.time_s, 4)} s: {digits(float(str(row['samples_per_s'])))} samples/s, "

@@ -13,6 +13,7 @@ from phaze.spec.values import Label, Name, PositiveInt
 StagePlacement = Literal["line", "s-shaped", "own"]
 """Placement of stages: in rows, in blocks along an S, or on user-specified tiles (PALM, Figure 8)."""
 Placed = Literal["near", "far"]
+Inference = Literal["prefill", "decode"]
 SimulatedLinks = Literal["auto", "each", "groups"]
 Figure = Literal["6", "7", "12"]
 Switching = Literal["pipelined", "hop-by-hop"]
@@ -118,6 +119,10 @@ class TiledSettings(Noun):
     """Memory of the system: stages must fit into it, or it is unlimited."""
     remainder: Literal["refuse", "drop"] = "refuse"
     """Samples of a batch that do not fill whole microbatches of all replicas: an error, or dropped."""
+    inference: Inference | None = None
+    """Inference instead of training: prefill of `sequence` tokens a sample, or decode of the next token of
+    every sample after `sequence` tokens. Optimizer, ZeRO, schedule and recomputation have no effect.
+    """
     links: SimulatedLinks = "auto"
     """Simulated links: each of them, or those between groups of tiles, with formulas inside the groups. Auto:
     each of up to 4,096 tiles.
@@ -130,6 +135,10 @@ class TiledSettings(Noun):
             raise ValueError(f"chunks: must be {least} for schedule {self.schedule}, got {self.chunks}")
         if self.operators == "palm" and (self.degrees is not None or self.experts > 1):
             raise ValueError("operators: must be all with degrees or experts, got palm")
+        if self.inference is not None and (self.chunks > 1 or self.degrees is not None):
+            raise ValueError("inference: must have 1 chunk per group and no degrees")
+        if self.inference == "decode" and self.operators == "palm":
+            raise ValueError("operators: must be all for inference decode, got palm")
         if self.degrees is not None and self.experts > 1:
             raise ValueError(f"experts: must be 1 with degrees, got {self.experts}")
         tiles = self.group_tiles

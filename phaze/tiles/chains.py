@@ -27,6 +27,10 @@ class Chain(Protocol):
         """Number of layers."""
 
     @property
+    def sequence(self) -> int:
+        """Tokens in a sample."""
+
+    @property
     def replicates(self) -> bool:
         """True if every replica of a stage needs samples of its own."""
 
@@ -78,6 +82,8 @@ class ModelChain:
     sequence: int
     degrees: tuple[tuple[str, Degrees], ...] | None = None
     """Degrees of operators by name, the others searched; None: all operators have Megatron's layout."""
+    decode: bool = False
+    """True for the next token after `sequence` tokens, whose keys and values are stored."""
 
     @cached_property
     def whole(self) -> ModelLayers:
@@ -107,7 +113,7 @@ class ModelChain:
         for name in dict.fromkeys(names):
             layer = lowered.layers[name]
             if self.degrees is None:
-                cuts[name] = laid_out(layer, layout)
+                cuts[name] = laid_out(layer, layout, self.sequence if self.decode else 1)
             else:
                 user_degrees: Mapping[str, Degrees] = dict(self.degrees)
                 convolutions = isinstance(self.model, ResNet | SemanticFpn)
@@ -120,7 +126,9 @@ class ModelChain:
     def passed_elements(self, layer: int, microbatch: int, layout: Layout) -> float:
         """Activation of a replica on each of its tiles, or a share of it on every tile."""
         lowered = self._lowered(microbatch, layout)
-        elements = lowered.layers[lowered.order[layer]].output_elements
+        elements = lowered.layers[lowered.order[layer]].output_elements / (
+            self.sequence if self.decode else 1
+        )
         return elements if self.degrees is None else elements / (layout.tp * layout.dp)
 
     def _lowered(self, microbatch: int, layout: Layout) -> ModelLayers:

@@ -176,16 +176,44 @@ def _cycles() -> Mapping[tuple[str, str], float]:
     return usual_cycles()
 
 
-def laid_out(layer: ModelLayer, layout: Layout) -> Cut:
-    """Operators of a layer of the workload of one rank, with the collectives of its layout."""
-    return tuple(_on_rank(operator, layout) for operator in layer.operators)
+def laid_out(layer: ModelLayer, layout: Layout, tokens: int = 1) -> Cut:
+    """Operators of a layer of the workload of one rank, with the collectives of its layout.
+
+    With `tokens` > 1 those of the last of so many tokens of each sample: decode.
+    """
+    scores = [operator.forward.scores for operator in layer.operators if operator.forward.scores is not None]
+    attended = max((sizes.longest / sizes.keys for sizes in scores), default=1.0)
+    return tuple(_on_rank(operator, layout, tokens, attended) for operator in layer.operators)
 
 
-def _on_rank(operator: LayerOperator, layout: Layout) -> tuple[CutOperator, Degrees]:
+def _last_token(operator: LayerOperator, tokens: int, attended: float) -> TileShare:
+    """Share of an operator for the last of the tokens of each sample, without collectives.
+
+    Products have one row instead of the rows of all tokens. Attention reads the stored keys or values of the
+    share `attended` of all tokens, to which the last one attends.
+    """
+    share = operator.share
+    flops, inputs, product, cached = share.flops / tokens, share.inputs / tokens, share.product, 0.0
+    if product is not None and operator.forward.attention:
+        cached = float(product.batch * product.k * product.n) * attended
+        # The other operand has a row for the last token alone, and the flops have no mask.
+        inputs = product.batch * max(1.0, product.m / tokens) * product.k + cached
+        flops = operator.forward.tensor_flops * attended / tokens
+    if product is not None:
+        product = replace(product, m=max(1, product.m // tokens))
+    return replace(
+        share, flops=flops, product=product, inputs=inputs, outputs=share.outputs / tokens,
+        vector_cycles=share.vector_cycles / tokens, stored=cached,
+    )  # fmt: skip
+
+
+def _on_rank(
+    operator: LayerOperator, layout: Layout, tokens: int, attended: float
+) -> tuple[CutOperator, Degrees]:
     """Operator of one rank, with its collectives and the degrees (replicas, expert ranks, tensor ranks)."""
     reductions = [
         Reduction(phase, MESH_AXES[part.axis], layout.group(part.axis).ranks,
-                  part.network_bytes / operator.width, part.kind)  # type: ignore[arg-type]
+                  part.network_bytes / operator.width / tokens, part.kind)  # type: ignore[arg-type]
         for phase, parts in _phases(operator) for part in parts if part.axis
     ]  # fmt: skip
     uses_experts = operator.expert or any(reduction.axis == "e" for reduction in reductions)
@@ -195,7 +223,8 @@ def _on_rank(operator: LayerOperator, layout: Layout) -> tuple[CutOperator, Degr
     axes: tuple[TileAxis, ...] = ("d", "e", "t") if uses_experts else ("d", "t")
     if operator.parameters and degrees[0] > 1:
         reductions.append(Reduction("update", "d", degrees[0], operator.parameters))
-    share = replace(operator.share, reductions=tuple(reductions))
+    share = operator.share if tokens == 1 else _last_token(operator, tokens, attended)
+    share = replace(share, reductions=tuple(reductions))
     return CutOperator(operator.forward.name, share, axes), degrees
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pandas as pd
 
 from phaze.base.errors import PhazeError
@@ -78,6 +79,15 @@ class TiledOutcome:
         """Time of a batch."""
         return self.carried.time_s
 
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput; in inference without set-up and drain, as requests follow each other (PALM, V.A.3)."""
+        run, timeline = self.run, self.carried.timeline
+        if not run.inference or run.microbatches == 1:
+            return run.samples / self.time_s
+        left_s = np.sort(timeline.end_s[timeline.jobs.stage == run.stages - 1])
+        return run.microbatch * (run.microbatches - 1) / float(left_s[-1] - left_s[0])
+
     @cached_property
     def row(self) -> Row:
         """Row of table `tiled_runs` without key columns: throughput, busy shares and the bottleneck.
@@ -98,7 +108,7 @@ class TiledOutcome:
             "stages": run.stages,
             "batch": run.samples,
             "time_s": time_s,
-            "samples_per_s": run.samples / time_s,
+            "samples_per_s": self.samples_per_s,
             "alone_s": self.alone_s,
             "uncontended_s": self.uncontended_s,
             "compute_share": float(work_s.mean()) / time_s,
@@ -163,15 +173,22 @@ def script_of(run: TiledRun, programs: Sequence[StageProgram], traffic: Traffic 
     Default traffic: that of the chip's tiles.
     """
     traffic = traffic or traffic_of(programs[0].chip, run.groups)
-    steps = [{part: turns_of(program, part, traffic) for part in KINDS.values()} for program in programs]
+    steps = [
+        {
+            part: turns_of(program, part, traffic) if part == "forward" or not run.inference else []
+            for part in KINDS.values()
+        }
+        for program in programs
+    ]
     pipeline = Pipeline(
-        tuple(_cost(*pair) for pair in zip(programs, steps, strict=True)), run.microbatches, run.schedule,
+        tuple(_cost(*pair) for pair in zip(programs, steps, strict=True)), run.microbatches,
+        "inference" if run.inference else run.schedule,
         run.layout.vp, tensor=tuple(len(tiles) for tiles in run.groups),
     )  # fmt: skip
     sent = {
         (q, q + step): _sent_bytes(run, q, q + step)
         for q in range(run.stages)
-        for step in (-1, 1)
+        for step in ((1,) if run.inference else (-1, 1))
         if 0 <= q + step < run.stages
     }
     workers = len(run.groups)
@@ -181,6 +198,7 @@ def script_of(run: TiledRun, programs: Sequence[StageProgram], traffic: Traffic 
         (kind, ports.get(q % workers, -1) if kind == JobKind.LAST_SYNC else q % workers, q): parts[part]
         for q, parts in enumerate(steps)
         for kind, part in KINDS.items()
+        if part == "forward" or not run.inference
     }
     return script(pipeline, Sends([traffic.nodes(tiles) for tiles in run.groups], sent, turns))
 
@@ -195,10 +213,14 @@ def _sent_bytes(run: TiledRun, source: int, target: int) -> float:
 def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
     """Step program of each stage; raises `PhazeError` if they do not fit into the memory of the chip."""
     chunks = run.layout.vp
-    stored = in_flight(run.stages, run.microbatches, run.schedule, chunks)
+    if run.inference:
+        stored: tuple[int, ...] = (1,) * run.stages
+    else:
+        stored = in_flight(run.stages, run.microbatches, run.schedule, chunks)
     execution = TileExecution(
-        element_bytes=run.element_bytes, optimizer=run.optimizer, precision=run.layout.precision,
-        zero=run.layout.zero, recompute=run.recompute == "always",
+        not run.inference, element_bytes=run.element_bytes, optimizer=run.optimizer,
+        precision=run.layout.precision, zero=run.layout.zero,
+        recompute=run.recompute == "always" and not run.inference, cached=run.decodes,
     )  # fmt: skip
     programs = together_on_tiles(
         [
@@ -215,7 +237,7 @@ def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
         ],
         chunks,
     )
-    if run.recompute == "needed":
+    if run.recompute == "needed" and not run.inference:
         programs = as_needed(programs, chunks, 0.0 if chip.memory is None else run.dram_bytes)
     if chip.memory is not None:
         check_dram(programs, run.dram_bytes, chip.name)

@@ -46,6 +46,8 @@ class TiledRun:
     """Memory of the chip that stages may fill."""
     split: tuple[int, ...] = ()
     """Layers of each stage; empty: as evenly as possible."""
+    inference: bool = False
+    """True for forward passes only, without gradients, optimizer states and stored activations."""
 
     def __post_init__(self) -> None:
         if self.chain.count < self.stages or min(self.layers_of) < 1:
@@ -91,8 +93,14 @@ class TiledRun:
 
     @property
     def flops(self) -> float:
-        """FLOPs of a batch without recomputation."""
-        return self.samples * sum(self.chain.loads)
+        """FLOPs of a batch without recomputation; in inference a third, and in decode those of one token."""
+        flops = self.samples * sum(self.chain.loads)
+        return flops / (3.0 if self.inference else 1.0) / (self.chain.sequence if self.decodes else 1)
+
+    @property
+    def decodes(self) -> bool:
+        """True if every sample has one new token, after others."""
+        return isinstance(self.chain, ModelChain) and self.chain.decode
 
     @property
     def element_bytes(self) -> int:
@@ -129,6 +137,7 @@ def runs_of(case: str, point: TiledPoint, model: AnyModel, chip: Chip) -> Iterat
             chain, point.batch, microbatches, _layout(point, groups, tensor, microbatches, where), groups,
             placed, point.optimizer, point.schedule, point.recompute,
             inf if point.dram == "unlimited" else chip.dram_bytes, _split(point, chain, groups),
+            inference=point.inference is not None,
         )  # fmt: skip
 
 
@@ -148,7 +157,13 @@ def chain_of(point: TiledPoint, model: AnyModel, where: str) -> Chain:
         model.check_chain(where)
     # A sample of any other model has the length for which it was traced, or is an image.
     sequence = point.sequence if isinstance(model, Model) else model.usual_sequence
-    chain = ModelChain(model, sequence, None if point.degrees is None else tuple(point.degrees.items()))
+    decode = point.inference == "decode"
+    if decode and not isinstance(model, Model):
+        raise PhazeError(
+            f"{where}: inference: must be prefill for model {model.name}, no transformer, got decode"
+        )
+    degrees = None if point.degrees is None else tuple(point.degrees.items())
+    chain = ModelChain(model, sequence, degrees, decode)
     if point.degrees:
         check_names(point.degrees, chain.whole.layers.values(), where)
     return chain

@@ -64,6 +64,8 @@ class TileExecution(NamedTuple):
     """ZeRO stage: states of weights that replicas shard."""
     recompute: bool = True
     """True if the backward pass recomputes activations, and microbatches in flight store their input only."""
+    cached: bool = False
+    """True if inference holds what operators store: keys and values of earlier tokens."""
 
     @property
     def size(self) -> ParameterBytes:
@@ -138,12 +140,13 @@ def held_bytes(operators: Sequence[TileBytes], execution: TileExecution) -> tupl
 
     The current microbatch has all tensors stored for the backward pass (the inputs of Table III's operators)
     and the last output. The other microbatches in flight store the same, or only their first input if they
-    are recomputed. Inference stores no activations: it needs the input and the output of one operator at a
-    time.
+    are recomputed. Inference stores keys and values of earlier tokens, if there are any, and else needs the
+    input and the output of one operator at a time.
     """
     wsg = sum(operator.wsg for operator in operators)
     if not execution.training:
-        return wsg, max(operator.inputs + operator.outputs for operator in operators)
+        cache = sum(operator.stash for operator in operators) if execution.cached else 0.0
+        return wsg, cache + max(operator.inputs + operator.outputs for operator in operators)
     stored = sum(operator.stash for operator in operators)
     waiting = operators[0].inputs if execution.recompute else stored
     return wsg, stored + operators[-1].outputs + (execution.in_flight - 1) * waiting
