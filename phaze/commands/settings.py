@@ -59,7 +59,7 @@ def _option(name: str, annotation: object, text: str, default: str) -> object:
             context.meta.setdefault(_GIVEN, {})[name] = value
 
     flag = f"--{name.replace('_', '-')}"
-    help_text = " ".join(text.split()) + (f" Default: {default}." if default else "")
+    help_text = " ".join(text.split()).replace("…", "...") + (f" Default: {default}." if default else "")
     if annotation is bool:
         both = f"{flag}/--no-{name.replace('_', '-')}"
         return Annotated[bool | None, typer.Option(both, help=help_text, callback=store, expose_value=False)]

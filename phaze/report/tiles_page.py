@@ -15,7 +15,7 @@ from phaze.pages.document import FirstScreen, Items, Section, Sheet
 from phaze.pages.page import Report, page_of
 from phaze.pages.page_words import words_of
 from phaze.pages.pipeline_picture import PipelinePicture, left_out, timeline_picture
-from phaze.tiles.blocks import Block
+from phaze.tiles.blocks import TileBlock
 from phaze.tiles.on_tiles import TiledOutcome
 
 WORDS = words_of("tiles")
@@ -103,7 +103,7 @@ class TilesPage:
 
     @property
     def _aggregated(self) -> bool:
-        return isinstance(self.outcome.run.groups[0], Block)
+        return isinstance(self.outcome.run.groups[0], TileBlock)
 
     def _groups(self) -> pd.DataFrame:
         """Rectangles of the stages, one for each tile unless a stage is a block."""
@@ -112,7 +112,7 @@ class TilesPage:
         busy = np.round(100 * outcome.carried.work_s / outcome.time_s, 3)
         rows = []
         for stage, tiles in enumerate(outcome.run.groups):
-            if isinstance(tiles, Block):
+            if isinstance(tiles, TileBlock):
                 places = [(tiles.row, tiles.column, tiles.row + tiles.rows, tiles.column + tiles.columns)]
             else:
                 places = [

@@ -23,7 +23,7 @@ SPARED = 8
 
 
 @dataclass(frozen=True)
-class Block(Sequence[int]):
+class TileBlock(Sequence[int]):
     """Rectangle of tiles in row-major order."""
 
     grid: TileGrid
@@ -64,7 +64,7 @@ class AxisGroups(Sequence[tuple[int, ...]]):
     each of its `outer` inner blocks.
     """
 
-    block: Block
+    block: TileBlock
     inner: Sides
     """Rows and columns of an inner block, whose tiles are in different groups."""
     outer: Sides
@@ -135,7 +135,7 @@ def compact(rows: int, columns: int, size: int) -> Sides:
     return min(fitting, key=lambda sides: (sum(sides), sides))
 
 
-def groups_in_block(block: Block, axes: Mapping[Axis, int]) -> dict[Axis, AxisGroups]:
+def groups_in_block(block: TileBlock, axes: Mapping[Axis, int]) -> dict[Axis, AxisGroups]:
     """Groups of a block along each axis; groups along the last axis are rectangles of adjacent tiles."""
     inner, (rows, columns) = (1, 1), block.sides
     groups = {}
@@ -149,7 +149,7 @@ def groups_in_block(block: Block, axes: Mapping[Axis, int]) -> dict[Axis, AxisGr
 
 def stage_blocks(
     grid: TileGrid, stages: int, preferred: Sides | None = None, parts: int = 1
-) -> tuple[Block, ...]:
+) -> tuple[TileBlock, ...]:
     """Blocks of the stages along an S: those that fill the grid, else the largest ones that it has room for.
 
     Blocks that fill the grid must have a multiple of `parts` tiles. Of several shapes the `preferred` one is
@@ -175,7 +175,7 @@ def stage_blocks(
     return s_order(grid, rows, columns)[:stages]
 
 
-def stage_rows(grid: TileGrid, stages: int) -> tuple[Block, ...]:
+def stage_rows(grid: TileGrid, stages: int) -> tuple[TileBlock, ...]:
     """Blocks of the stages from the top down: whole rows, or equal parts of a row.
 
     Traffic inside a part of a row stays in that row. In a grid that stages cannot fill, rows and columns stay
@@ -191,7 +191,7 @@ def stage_rows(grid: TileGrid, stages: int) -> tuple[Block, ...]:
         rows, columns = 1, _divisible(grid.columns // -(-stages // grid.rows))
     across = grid.columns // columns
     places = (divmod(stage, across) for stage in range(stages))
-    return tuple(Block(grid, down * rows, at * columns, rows, columns) for down, at in places)
+    return tuple(TileBlock(grid, down * rows, at * columns, rows, columns) for down, at in places)
 
 
 def _check_stages(grid: TileGrid, stages: int) -> None:
@@ -201,13 +201,13 @@ def _check_stages(grid: TileGrid, stages: int) -> None:
         )
 
 
-def s_order(grid: TileGrid, rows: int, columns: int) -> tuple[Block, ...]:
+def s_order(grid: TileGrid, rows: int, columns: int) -> tuple[TileBlock, ...]:
     """Blocks of rows × columns, with every other row of blocks reversed; consecutive ones are neighbours."""
     across = grid.columns // columns
     blocks = []
     for down in range(grid.rows // rows):
         order = range(across) if down % 2 == 0 else range(across - 1, -1, -1)
-        blocks += [Block(grid, down * rows, at * columns, rows, columns) for at in order]
+        blocks += [TileBlock(grid, down * rows, at * columns, rows, columns) for at in order]
     return tuple(blocks)
 
 

@@ -39,7 +39,7 @@ from phaze.tiles.stages import (
 )
 from phaze.tiles.steps import StagePart, StageProgram, TileStage
 from phaze.tiles.tile import SramStrategy, TileExecution
-from phaze.tiles.traffic import Traffic, traffic_of
+from phaze.tiles.traffic import TileTraffic, traffic_of
 
 KINDS: dict[JobKind, StagePart] = {
     JobKind.FORWARD: "forward",
@@ -59,7 +59,7 @@ class TiledOutcome:
 
     run: TiledRun
     chip: Chip
-    traffic: Traffic
+    traffic: TileTraffic
     strategies: tuple[SramStrategy, ...]
     """SRAM strategy of each stage."""
     recomputed: int
@@ -167,7 +167,7 @@ def simulate_on_tiles(chip: Chip, run: TiledRun) -> TiledOutcome:
     )
 
 
-def script_of(run: TiledRun, programs: Sequence[StageProgram], traffic: Traffic | None = None) -> Script:
+def script_of(run: TiledRun, programs: Sequence[StageProgram], traffic: TileTraffic | None = None) -> Script:
     """Build the script of a run: the jobs and messages that the network simulation executes.
 
     Default traffic: that of the chip's tiles.
@@ -279,7 +279,7 @@ def _layer_bytes(run: TiledRun, programs: Sequence[StageProgram]) -> float:
     return exchanged / run.chain.count
 
 
-def turns_of(program: StageProgram, part: StagePart, traffic: Traffic) -> list[Turn]:
+def turns_of(program: StageProgram, part: StagePart, traffic: TileTraffic) -> list[Turn]:
     """Simulated steps of one part of a stage, each with work, collectives and memory accesses."""
     tiles, turns = program.stage.tiles, []
     for step in program.steps(part):

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import TileGrid
-from phaze.tiles.blocks import Block, compact, groups_in_block, s_order, stage_rows
+from phaze.tiles.blocks import TileBlock, compact, groups_in_block, s_order, stage_rows
 from phaze.tiles.operators import TileAxis
 
 Placed = Literal["near", "far"]
 """Groups placed on the closest tiles: tensor-parallel (near, PALM's comm1) or data-parallel (far, comm2)."""
 
-Tiles = tuple[int, ...] | Block
+Tiles = tuple[int, ...] | TileBlock
 """Tiles of a group: listed, or a block of any size."""
 STEPS = 200_000
 """Maximum number of steps of the search for a ring."""
@@ -239,7 +239,7 @@ def axis_groups(
         parts = " × ".join(f"{axis} {width}" for axis, width in axes.items())
         raise PhazeError(f"placement: {parts} must be the {len(tiles)} tiles of the group")
     key = tuple(axes.items())
-    if isinstance(tiles, Block):
+    if isinstance(tiles, TileBlock):
         return {**groups_in_block(tiles, dict(key if placed == "near" else key[::-1]))}
     return dict(_groups(grid, tuple(tiles), key if placed == "near" else key[::-1]))
 

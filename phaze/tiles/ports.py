@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Ints
-from phaze.tiles.blocks import Block
+from phaze.tiles.blocks import TileBlock
 from phaze.tiles.chip import Chip
 
 SAMPLED = 64
@@ -29,7 +29,7 @@ class PortUse(NamedTuple):
     """Cell with the farthest tiles of most ports."""
 
 
-def port_uses(chip: Chip, block: Block, cell_of: Callable[[Ints, Ints], Ints]) -> Iterator[PortUse]:
+def port_uses(chip: Chip, block: TileBlock, cell_of: Callable[[Ints, Ints], Ints]) -> Iterator[PortUse]:
     """Yield the uses of the ports nearest to the tiles of a block; ties go to the first port.
 
     `cell_of` returns the cells of rows and columns. Neighbouring ports between two sampled tiles count as one

@@ -14,8 +14,8 @@ from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.spec.models import load_transformer
 from phaze.spec.tiled import Tile
 from phaze.spec.tiled_study import TiledPoint
-from phaze.tiles import traffic
-from phaze.tiles.blocks import Block, groups_in_block, stage_blocks, stage_rows
+from phaze.tiles import exchanges
+from phaze.tiles.blocks import TileBlock, groups_in_block, stage_blocks, stage_rows
 from phaze.tiles.chip import Chip, load_tiled_machine
 from phaze.tiles.on_tiles import TiledOutcome, outcomes
 from phaze.tiles.placement import axis_groups
@@ -79,7 +79,7 @@ def test_the_wafer_scale_engine_takes_no_more_messages_than_40_by_40_tiles() -> 
 @settings(derandomize=True, max_examples=30)
 def test_groups_of_a_block_are_those_of_its_tiles(sides: tuple[int, int], seed: int) -> None:
     grid = TileGrid(12, 12)
-    block = Block(grid, 2, 0, *sides)
+    block = TileBlock(grid, 2, 0, *sides)
     width = [w for w in (1, 2, 4, 6, 8) if len(block) % w == 0 and max(sides) % w == 0][seed % 2]
     axes = {"d": len(block) // width, "t": width}
     lazily, listed = groups_in_block(block, axes), axis_groups(grid, tuple(block), axes)  # type: ignore[arg-type]
@@ -112,9 +112,9 @@ def test_stages_of_any_number_have_equal_disjoint_blocks(
 @pytest.mark.parametrize("width", [8, 64, 512])
 def test_a_shrunk_group_takes_as_long_as_the_whole_one(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     wires = Wires(100e9, 1e-9)
-    groups = groups_in_block(Block(TileGrid(64, 64), 0, 0, 64, 64), {"d": 4096 // width, "t": width})
-    whole = traffic.alone_s(wires, "all_reduce", groups["t"], 1e8)
-    monkeypatch.setattr(traffic, "MOST_ALONE", 200)
-    traffic._alone_s.cache_clear()
-    assert traffic.alone_s(wires, "all_reduce", groups["t"], 1e8) == pytest.approx(whole, rel=0.05)
-    traffic._alone_s.cache_clear()
+    groups = groups_in_block(TileBlock(TileGrid(64, 64), 0, 0, 64, 64), {"d": 4096 // width, "t": width})
+    whole = exchanges.alone_s(wires, "all_reduce", groups["t"], 1e8)
+    monkeypatch.setattr(exchanges, "MOST_ALONE", 200)
+    exchanges._alone_s.cache_clear()
+    assert exchanges.alone_s(wires, "all_reduce", groups["t"], 1e8) == pytest.approx(whole, rel=0.05)
+    exchanges._alone_s.cache_clear()
