@@ -190,6 +190,9 @@ class Stack(Noun):
     selective: Literal["attention", "products"] = "attention"
     """Selective recomputation: `attention` recomputes the attention core, `products` all but every second
     GEMM."""
+    stops_early: Flag = False
+    """Full recomputation of a block ends before its last GEMM, whose result no gradient needs (PyTorch,
+    `set_checkpoint_early_stop`, its default from 2.1 on; JAX removes unused results)."""
     gradient_bytes: Literal[2, 4] = 2
     """Bytes per element in which gradients are accumulated and exchanged, in mixed precision."""
     bucket_bytes: Size = 0.0

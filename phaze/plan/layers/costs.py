@@ -84,6 +84,8 @@ class LayerCost(LayerMemory):
     """Compute time between the two all-to-alls, forward and backward, (2,)."""
     exchanges_hbm_s: Floats = field(default_factory=lambda: np.zeros((2, 2)))
     """HBM time of the bytes that the all-to-alls move, in seconds, (2, 2)."""
+    unused_s: Floats = field(default_factory=lambda: np.zeros(len(KERNEL_LIMITS)))
+    """Part of the forward time that full recomputation leaves out, (limits,)."""
 
     @property
     def hbm_share(self) -> float:
@@ -115,7 +117,7 @@ class LayerCost(LayerMemory):
         if recompute == "none" or self.layer.name in KEPT:
             return np.zeros_like(self.core_s)
         if recompute in RECOMPUTES:
-            return self.forward_s if recompute == "full" else self.core_s
+            return self.forward_s - self.unused_s if recompute == "full" else self.core_s
         return self.regions_s(modules_of(recompute))
 
     def all_links_s(self, recompute: Recompute) -> Floats:
@@ -193,7 +195,17 @@ def layer_costs(
         _with_exchanges(cost(stored, half_precision if stored.name in KEPT else clocked), clocked)
         for stored in layers
     ]
+    if machine.stack.stops_early:
+        costs = [replace(stored, unused_s=_last_product_s(stored.layer, clocked)) for stored in costs]
     return {stored.layer.name: stored for stored in costs}
+
+
+def _last_product_s(layer: Layer, clocked: Clocked) -> Floats:
+    """Time of a dense layer's last forward GEMM, (limits,); 0 for the experts' ones."""
+    products = [operator for operator in layer.forward.operators if operator.core == "tensor"]
+    if layer.name in KEPT or not products or layer.groups.get("expert"):
+        return np.zeros(len(KERNEL_LIMITS))
+    return _seconds((products[-1],), clocked)[0]
 
 
 @dataclass(frozen=True, eq=False)

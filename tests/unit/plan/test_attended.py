@@ -11,7 +11,7 @@ from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import CpKind, Layout
 from phaze.plan.layers.costs import kernel_times
 from phaze.plan.layers.kernels import attention_kernel, fused_attention, in_ring, kernels_on, scores_of
-from phaze.plan.machines import device_of, load_machine
+from phaze.plan.machines import load_machine, slowest_device
 from phaze.spec.system import Stack
 from phaze.spec.systems import load_device
 from phaze.workload.models import library_workload
@@ -86,7 +86,7 @@ def test_merging_costs_its_bytes_for_every_part_but_the_own() -> None:
         fused_attention(core, layout("p2p"), Stack(merge_bytes=each), times)
         for each in ((0.0, 0.0), (10.0, 6.0))
     )
-    device = device_of(machine)
+    device = slowest_device(machine)
     per_byte_s = 1 / (device.hbm_bandwidth_bytes_per_s * device.sustained_hbm)
     results = OWN * scores.heads * scores.value_size
     keys = OWN * scores.kv_heads * (scores.size + scores.value_size) / 2

@@ -61,11 +61,12 @@ def test_states_are_shared_by_the_replicas_of_each_group(zero: Zero) -> None:
 def test_gradients_and_weights_of_experts_go_over_their_own_replicas() -> None:
     layout = Layout(ep=8, dp=64, zero=1)
     run = replace(QWEN, layout=layout, gpus=64, overlap=())
-    plan = plan_of_run(run, MACHINE)
-    workload = Lowering(run.training_on(MACHINE), MACHINE).layers(layout).workload
+    whole = replace(MACHINE, stack=MACHINE.stack.model_copy(update={"bucket_parameters": (0.0, 0.0)}))
+    plan = plan_of_run(run, whole)
+    workload = Lowering(run.training_on(whole), whole).layers(layout).workload
     experts = 2 * workload.parameters("expert")
     rest = 2 * workload.parameters() - experts
-    network, found = MACHINE.network, pipeline_of(plan, MACHINE).stages[0]
+    network, found = whole.network, pipeline_of(plan, whole).stages[0]
     assert isinstance(network, Levels)
     for kind, seconds in (("reduce_scatter", found.sync_s), ("all_gather", found.gather_s)):
         dense_s = network.seconds(kind, rest, layout.group("dp-cp"))  # type: ignore[arg-type]
@@ -152,9 +153,9 @@ def test_overlap_of_exchanges_gains_what_nvidia_measured_without_being_fitted() 
     """Qwen3-30B-A3B on 16 H100, EP 16 over two nodes, all-to-all, a batch of 1,024: 41.25 s, paired 31.31
     (Megatron-Bridge, skills/mbridge-perf-expert-parallel-overlap, 2026-05-18).
     """
-    usual = QWEN.stack_of(MACHINE).overlap
+    usual, nodes = QWEN.stack_of(MACHINE).overlap, MACHINE.of_size(16)
     times = [
-        price(plan_of_run(replace(QWEN, overlap=over), MACHINE), MACHINE).time_s
+        price(plan_of_run(replace(QWEN, overlap=over), nodes), nodes).time_s
         for over in (usual, (*usual, "ep"))
     ]
     assert times[0] == pytest.approx(41.25, rel=0.05)

@@ -43,7 +43,11 @@ def with_halved(one: Machine, what: str) -> Machine:
 
 def costs_of(run: Run) -> dict[str, LayerCost]:
     """Return the costs of the layers of a run on A100s."""
-    return layer_costs(library_workload(run.model, run.seq, run.layout), machine(), flash=run.flash_attention)
+    return layer_costs(
+        library_workload(run.model, run.seq, run.layout),
+        machine().of_size(run.gpus),
+        flash=run.flash_attention,
+    )
 
 
 @given(run=runs())
@@ -76,7 +80,7 @@ def test_one_device_takes_the_sum_of_its_passes() -> None:
     passes = run.layers * (2 * block.forward_s.sum() + block.backward_s.sum())
     passes += sum(end.forward_s.sum() + end.backward_s.sum() for end in ends)
     parameters = run.layers * block.layer.parameters + sum(end.layer.parameters for end in ends)
-    update = (28 + 34) * parameters / machine().hbm_bytes_per_s
+    update = (28 + 34) * parameters / machine().of_size(1).hbm_bytes_per_s
     assert predict(run, machine()).time_s == pytest.approx(4 * passes + update)
 
 

@@ -43,7 +43,7 @@ def test_weight_gradients_of_a_stage_take_one_product_of_each_matrix_for_any_att
     device = device_of(machine())
     tiles = (ProductTile(rows=64, columns=64),)
     speed = ProductSpeed(reached=1.0, fill=0.0, split=0.0, added=0.0, start_s=0.0, tiles=tiles)
-    changes = {"products": {"bf16": speed}, "hbm_bandwidth_bytes_per_s": 1e30}
+    changes = {"products": {"bf16": speed}, "hbm_bandwidth_bytes_per_s": 1e30, "spread": 0.0}
     cluster = machine().with_device(device.model_copy(update=changes))
     run = changed(SMALL, seq=seq, tp=1, schedule="zb-h1", dp=4, gpus=8, microbatch=2)
     cost, plain = (

@@ -132,7 +132,7 @@ LORA = load_transformer("llama2-7b", "test").model_copy(update={"lora": 16})
     ("changes", "missing"),
     [
         ({"stack": "none"}, "stack none"),
-        ({"device": "tpu-v5p"}, "device tpu-v5p"),
+        ({"device": "tpu-v6e"}, "device tpu-v6e"),
         ({"precision": "fp8-block"}, "precision fp8-block"),
         ({"layout": Layout(dp=4, zero=1, replicate=2)}, "HSDP"),
         ({"layout": Layout(tp=2, cp=2, cp_kind="p2p")}, "cp p2p"),
