@@ -182,6 +182,13 @@ class StackRecipe(PublishedRecipe):
         return stack.model_copy(update=changes)
 
 
+def month_of(date: str) -> str:
+    """Month of a date such as 2025-04 or 2025-04-30; PhazeError for another form."""
+    if not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])(-\d\d)?", date):
+        raise PhazeError(f"date must be a month such as 2025-04, got {short(date)}")
+    return date[:7]
+
+
 def release_of(text: str) -> str:
     """Parse the release at the start of a string; PhazeError if there is none."""
     match = RELEASE.match(text.strip())

@@ -22,6 +22,7 @@ from phaze.spec.values import (
     Flag,
     Label,
     Location,
+    Month,
     Name,
     Once,
     Part,
@@ -163,6 +164,8 @@ class Stack(Noun):
     """Name of the stack; default: the file name."""
     runtime: Runtime | None = None
     """Runtime that the stack belongs to; default: the one with which its name begins, if there is one."""
+    dates: tuple[Month, Month] | None = None
+    """First and last month of the software that the stack describes, such as 2024-09; default: any."""
     launch_s: Size = 0.0
     """Kernel launch overhead of the host in seconds; a pass takes at least this for each of its kernels."""
     elementwise: Positive = 1.0
@@ -294,6 +297,15 @@ class Stack(Noun):
         if isinstance(fields, Mapping) and "each_expert" in fields:
             raise ValueError("each_expert: was renamed: write experts: each for each_expert: true")
         return fields
+
+    def years_outside(self, month: str) -> float:
+        """Years between a month and the software that the stack describes; 0 inside its dates."""
+        if not month or self.dates is None:
+            return 0.0
+        first, run, last = (
+            12 * int(day[:4]) + int(day[5:7]) for day in (self.dates[0], month, self.dates[1])
+        )
+        return max(first - run, run - last, 0) / 12
 
     def overlap_share(self, kind: Overlapped) -> float:
         """Fraction of a kind of communication that can overlap with compute; 0 if the kind never does."""

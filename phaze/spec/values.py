@@ -106,6 +106,7 @@ A line end would otherwise end a comment of a written file, and what follows wou
 Text = Annotated[str, ONE_LINE]
 """Text that people read, such as a sentence."""
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200), ONE_LINE]
+Month = Annotated[str, StringConstraints(pattern=r"^20[0-9][0-9]-(0[1-9]|1[0-2])$")]
 """Short text that people read, such as a title or a key."""
 Location = Annotated[
     str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^{}<>\x00]*$"), ONE_LINE

@@ -14,10 +14,9 @@ is calibrated to a user's own runs has the interval of their left-out error.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -26,20 +25,14 @@ import pandas as pd
 
 from phaze.base.arrays import Bools, Floats, Names
 from phaze.base.errors import PhazeError
-from phaze.layout import Layout
 from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
-from phaze.plan.machines import device_of
-from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
-from phaze.spec.model import Model
 from phaze.spec.system import Calibration
 from phaze.spec.training_plan import NearRun
+from phaze.validate.run_kinds import KEYS, PROPERTIES, RunKind, team_of
 
 ERRORS = "errors.csv"
 """Configuration file with the errors of published runs, written by `phaze validate --errors`."""
-KEYS = ("stack", "device", "parallelism", "experts", "precision", "features")
-"""Properties of a run in addition to its utilisation; all but `features` determine how similar two runs are.
-"""
 APART: dict[str, float] = {"stack": 1.0, "device": 1.5, "experts": 1.0, "precision": 0.5}
 """Distance that a difference in each property adds; half of it if both values belong to one family."""
 EACH_AXIS = 0.25
@@ -48,6 +41,8 @@ UTILISATION = 1.0
 """Distance between runs whose utilisation differs by a factor of e."""
 SIZE = 0.1
 """Distance between runs whose numbers of devices differ by a factor of e."""
+AGE = 0.5
+"""Distance for each year between a run and the software that its stack describes."""
 LEAST_RUNS = 5
 """Minimum number of published runs with a feature for it to count as measured."""
 FAMILIES = {
@@ -65,6 +60,8 @@ COVERED = 0.8
 LEAST_SPREAD = 0.05
 """Minimum distance from the median to an end, as a fraction of the time: nine tenths of repeats by other
 submitters are above it, whose standard deviation is 4 %."""
+BEYOND = 0.6
+"""Widening of an interval per unit of distance in years, or in devices beyond all measured ones: assumed."""
 LEAST_WITHIN = 0.01
 """Minimum error of a fit to a user's own runs, and minimum distance of runs: the spread of repeats."""
 MEAN_ABSOLUTE = float(np.sqrt(np.pi / 2))
@@ -78,95 +75,6 @@ UNMEASURED = "unmeasured"
 """Column with the features of a run that no measured run has, for which there is no interval."""
 NO_INTERVAL = (float("nan"), float("nan"))
 """Ends of an interval that there is not."""
-
-
-@dataclass(frozen=True)
-class RunKind:
-    """Properties of a run that determine which runs are similar to it."""
-
-    stack: str
-    device: str
-    parallelism: str
-    experts: str
-    precision: str
-    features: str = ""
-    """Features that no distance expresses, joined by +; see `features_of`."""
-    mfu: float = float("nan")
-    """Predicted model FLOPs utilisation; nan if unknown."""
-    devices: int = 0
-    """Number of devices; 0 if unknown."""
-    calibrated: Calibration | None = None
-    """Fit of system and stack to a user's own runs, if there is one."""
-
-    @classmethod
-    def of(
-        cls, machine: Machine, layout: Layout, schedule: str, model: Model, mfu: float = float("nan")
-    ) -> RunKind:
-        """Properties of a run, given its machine, layout, schedule and model."""
-        return cls(
-            stack=machine.stack.name,
-            device=device_of(machine).name,
-            parallelism=parallelism_of(layout),
-            experts="yes" if layout.ep > 1 else "no",
-            precision=layout.compute,
-            features="+".join(sorted(features_of(layout, schedule, model))),
-            mfu=mfu,
-            devices=layout.devices,
-            calibrated=machine.system.calibrated if machine.system else None,
-        )
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Features that some measured runs must have for this run to have an interval."""
-        team = f"stack {_team(self.stack)}"
-        named = (team, f"device {_chip(self.device)}", f"precision {self.precision}")
-        return (*named, *filter(None, self.features.split("+")))
-
-
-PROPERTIES = tuple(field.name for field in fields(RunKind))
-"""Columns of a table of runs that make up the kind of each run."""
-
-
-def features_of(layout: Layout, schedule: str, model: Model) -> Iterator[str]:
-    """Yield the features of a run that change its time, and that no distance to another run expresses."""
-    offloaded, latent = layout.offloaded, model.latent
-    present = {
-        f"schedule {schedule}": layout.pp > 1,
-        f"cp {layout.cp_kind.partition(':')[0].replace('+', ' and ')}": layout.cp > 1,
-        f"ZeRO-{layout.zero}": layout.dp > 1,
-        "HSDP": layout.sharers > layout.shards,
-        "expert tensor parallelism": model.experts is not None and layout.etp > 1,
-        "offloaded modules": bool(offloaded.modules),
-        "offloaded layers": offloaded.layers > 0,
-        "offloaded optimizer states": offloaded.optimizer,
-        "LoRA": model.lora is not None,
-        "latent attention": latent is not None,
-        "attention to indexed tokens": latent is not None and latent.index is not None,
-        "attention in windows": model.window is not None,
-        "attention in chunks": model.chunk is not None,
-        "Mamba": model.mamba is not None,
-        "delta nets": model.delta is not None,
-        "multi-token prediction": model.mtp > 0,
-    }
-    yield from (name for name, has in present.items() if has)
-
-
-def _team(stack: str) -> str:
-    """Family of a stack, the first word of its name: stacks of one runtime, of different years."""
-    return stack.split("-", 1)[0]
-
-
-def _chip(device: str) -> str:
-    """Name of a device's chip: devices with another memory size have the same one."""
-    return re.sub(r"-\d+gb$", "", device)
-
-
-def parallelism_of(layout: Layout) -> str:
-    """Kinds of parallelism that a layout uses, such as tp+dp; fsdp is ZeRO 3, hsdp replicated shards."""
-    widths = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp, "dp": layout.dp}
-    kinds = [name for name, width in widths.items() if width > 1]
-    kinds += ["fsdp"] * (layout.zero == 3) + ["hsdp"] * (layout.sharers > layout.shards)
-    return "+".join(kinds) or "one"
 
 
 @dataclass(frozen=True)
@@ -225,12 +133,19 @@ class PublishedErrors:
         # Calibration takes all pairs of runs, so it is done once per held-out source.
         if held_out not in self._widths:
             self._widths[held_out] = self._widening(held_out)
-        return SimilarRuns(self._ends(distances, others, self._widths[held_out]), nearest, ())
+        ends = self._ends(distances, others, self._widths[held_out], self._beyond(kind, others))
+        return SimilarRuns(ends, nearest, ())
 
-    def _ends(self, distances: Floats, others: Bools, width: float) -> tuple[float, float]:
+    def _beyond(self, kind: RunKind, others: Bools) -> float:
+        """Widening for what no run of the mask `others` shows: later software, or more devices."""
+        most = np.nanmax(self._devices[others], initial=1.0)
+        more = SIZE * max(float(np.log(kind.devices / most)), 0.0) if kind.devices else 0.0
+        return BEYOND * (AGE * float(np.nan_to_num(kind.years)) + more)
+
+    def _ends(self, distances: Floats, others: Bools, width: float, beyond: float) -> tuple[float, float]:
         """Ends of the interval from the runs of the mask `others`, with a widening per unit of distance."""
         low, middle, high = self._percentiles(distances, others)
-        wider = 1.0 + width * float(distances[others].min())
+        wider = 1.0 + width * float(distances[others].min()) + beyond
         ends = (
             middle - wider * max(middle - low, LEAST_SPREAD),
             middle + wider * max(high - middle, LEAST_SPREAD),
@@ -270,7 +185,8 @@ class PublishedErrors:
         distances += EACH_AXIS * np.array(differing, float)[codes]
         ratio = np.abs(np.log(kind.mfu / self.table["mfu"].to_numpy(float)))
         sizes = SIZE * np.abs(np.log(kind.devices / self._devices)) if kind.devices else 0.0
-        return np.asarray(distances + UTILISATION * np.nan_to_num(ratio) + np.nan_to_num(sizes), float)
+        distances += AGE * np.nan_to_num(kind.years) + np.nan_to_num(sizes)
+        return np.asarray(distances + UTILISATION * np.nan_to_num(ratio), float)
 
     def _widening(self, held_out: str) -> float:
         """Widening of the interval per unit of distance, calibrated by holding out each source in turn."""
@@ -349,7 +265,7 @@ def _family(device: str) -> str:
 
 def _value_distances(key: str, value: str, values: Sequence[str]) -> Floats:
     """Distances from one value of a property to each of `values`, (V,); halved within a family."""
-    family = _family if key == "device" else _team
+    family = _family if key == "device" else team_of
     same_family = np.array([family(other) == family(value) for other in values], bool)
     halves = np.where(same_family & (key in ("device", "stack")), 0.5, 1.0)
     return APART[key] * np.where(np.array(values) == value, 0.0, halves)
@@ -425,7 +341,7 @@ def with_intervals(
     errors = published(folder)
     factors, unmeasured = np.full((2, len(runs)), np.nan), [""] * len(runs)
     times = runs[seconds].to_numpy(float)
-    kinds = _kinds(runs[list(PROPERTIES)])
+    kinds = _kinds(runs[[name for name in PROPERTIES if name in runs.columns]])
     for row in np.flatnonzero(np.isfinite(times)):
         similar = errors.most_similar(kinds[row], held_out)
         factors[:, row], unmeasured[row] = similar.ends, "; ".join(similar.unmeasured)

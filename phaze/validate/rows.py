@@ -38,7 +38,7 @@ from phaze.spec.memory import MemoryKind
 from phaze.spec.model import Model
 from phaze.spec.models import load_transformer
 from phaze.spec.recipes import STACK as RECIPES
-from phaze.spec.recipes import release_of
+from phaze.spec.recipes import month_of, release_of
 from phaze.spec.systems import load_stack
 
 WORDS = {
@@ -51,7 +51,7 @@ WORDS = {
 }
 OVERLAPS = ("tp", "dp", "pp", "ep")
 ABOUT = (
-    "system", "stack", "release", "outcome", "overlap_dp", "measured_s", "measured_gib", "memory_kind"
+    "system", "stack", "release", "date", "outcome", "overlap_dp", "measured_s", "measured_gib", "memory_kind"
 )  # fmt: skip
 """Columns for a run's machine and results, which are not fields of the run; also an old name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -93,6 +93,8 @@ class RunRow:
     """Name or path of the system; empty for the command's system."""
     stack: str = ""
     """Name or path of the software stack; empty for the system's own stack."""
+    date: str = ""
+    """Month of the run or of its software, such as 2025-04; empty: that of the stack."""
     release: str = ""
     """Release of the stack, whose recipe adds settings; empty for the stack file as it is."""
     measured_s: float | None = None
@@ -167,6 +169,7 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
             system=cells.get("system", ""),
             stack=stack,
             release=release,
+            date=month_of(cells["date"]) if "date" in cells else "",
             measured_s=_measured("measured_s", cells),
             measured_gib=_measured("measured_gib", cells),
             memory_kind=_word("memory_kind", cells["memory_kind"]) if "memory_kind" in cells else "",

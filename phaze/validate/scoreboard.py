@@ -14,8 +14,9 @@ from phaze.plan.plan import Machine
 from phaze.plan.terms.memory import OK, UNFIT
 from phaze.spec.files import FOLDER
 from phaze.tables import ALL_MEASURED, ALL_SOURCES, GroupRegrets, SourceScores
-from phaze.validate.intervals import INTERVAL, KEYS, with_intervals
+from phaze.validate.intervals import INTERVAL, with_intervals
 from phaze.validate.rows import RunRow, read_rows
+from phaze.validate.run_kinds import KEYS
 from phaze.validate.table import measured_of, predict_rows, rank_correlation
 
 MEASURED = FOLDER / "measured"
@@ -97,6 +98,7 @@ def joined(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
             "release": [row.release for row in rows],
             **{key: out[key].fillna("") for key in KEYS},
             "mfu": out["mfu"].astype(float),
+            "years": out["years"].astype(float),
             "devices": out["devices"].fillna(0).astype(int),
             "calibrated": out["calibrated"],
             "predicted_s": out["time_s"].astype(float),

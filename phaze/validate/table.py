@@ -29,8 +29,9 @@ from phaze.spec.files import FOLDER
 from phaze.spec.memory import MemoryKind
 from phaze.spec.recipes import recipe_of
 from phaze.spec.systems import load_stack
-from phaze.validate.intervals import INTERVAL, KEYS, PROPERTIES, UNMEASURED, RunKind, with_intervals
+from phaze.validate.intervals import INTERVAL, UNMEASURED, with_intervals
 from phaze.validate.rows import RunRow, read_rows
+from phaze.validate.run_kinds import KEYS, PROPERTIES, RunKind
 
 CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
 """Columns of the values chosen for a row's unspecified fields, and of the time with the worst choice."""
@@ -275,7 +276,7 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
     run, best = min(predictions, key=lambda pair: (max(pair[1].device_gib - limit, 0.0), pair[1].time_s))
     slowest_s = max(other.time_s for _, other in predictions)
     chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))
-    split = run.split_by(machine.stack)
+    split, years = run.split_by(machine.stack), machine.stack.years_outside(row.date)
     divided = {DIVIDED: "" if run.division or (split is run and run.even) else written(split.stages)}
     mfu = best.model_flops_per_gpu / peak_of(machine, run.layout.compute)
     return {
@@ -286,8 +287,9 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
         KIND: kind,
         "status": status_of(best.device_low_gib, best.device_high_gib, device)
         + _flash_note(run, machine)
-        + recipe_note,
-        **vars(RunKind.of(machine, run.layout, run.schedule, run.model, mfu)),
+        + recipe_note
+        + _age_note(row, machine),
+        **vars(replace(RunKind.of(machine, run.layout, run.schedule, run.model, mfu), years=years)),
     }
 
 
@@ -316,6 +318,14 @@ def _flash_note(run: Run, machine: Machine) -> str:
     assumed = run.flash_attention is None and run.flash_on(machine)
     why = "a model is named" if run.spec else f"the stack {machine.stack.name} has it"
     return f"; flash_attention true because {why}" if assumed else ""
+
+
+def _age_note(row: RunRow, machine: Machine) -> str:
+    """Note that a row's software is of another date than its stack; empty if it is not."""
+    if not machine.stack.years_outside(row.date):
+        return ""
+    first, last = machine.stack.dates or ("", "")
+    return f"; stack {machine.stack.name} describes software of {first} to {last}, not of {row.date}"
 
 
 def measured_of(rows: Iterable[RunRow], name: str) -> Floats:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from phaze.base.provenance import library_version, phaze_version, source_digest
 from phaze.base.units import GIB
 from phaze.cost.network.network import Levels
+from phaze.cost.size import slowest
 from phaze.layout import Compute
 from phaze.plan.answer.priced import MeasuredInterval
 from phaze.plan.machines import device_of
@@ -43,6 +44,9 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
         f"HBM bandwidth sustained, {capacity_bytes(device) / GIB:.4g} of {device.hbm_gib:g} GiB left by the "
         "driver"
     )
+    if machine.devices > 1 and device.spread:
+        longer = float(slowest(machine.devices, device.spread)) - 1
+        yield f"kernels {longer:.1%} longer than on one device: the slowest of {machine.devices:,} decides"
     if rank := question.task.model.lora:
         kernels = "kernels of their own that no measured run has"
         yield f"all frozen but adapters of rank {rank} beside every matrix of a block, {kernels}"

@@ -21,19 +21,11 @@ from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.files import FOLDER
 from phaze.spec.models import load_transformer
+from phaze.spec.recipes import month_of
 from phaze.spec.system import Calibration
 from phaze.spec.systems import load_cluster
-from phaze.validate.intervals import (
-    COVERED,
-    ERRORS,
-    KEYS,
-    PublishedErrors,
-    RunKind,
-    interval,
-    parallelism_of,
-    published,
-    with_intervals,
-)
+from phaze.validate.intervals import COVERED, ERRORS, PublishedErrors, interval, published, with_intervals
+from phaze.validate.run_kinds import KEYS, RunKind, parallelism_of
 from phaze.validate.table import predict_table
 
 A100 = RunKind("megatron", "a100-80gb", "tp+dp", "no", "bf16", mfu=0.4)
@@ -181,6 +173,43 @@ def test_an_interval_widens_with_the_number_of_devices() -> None:
     )
     near, far = known.most_similar(small), known.most_similar(replace(A100, devices=65536))
     assert far.ends[1] / far.ends[0] > near.ends[1] / near.ends[0]
+
+
+def test_a_run_of_other_software_than_its_stack_has_a_wider_interval(tmp_path: Path) -> None:
+    """The stack describes 2024-09 to 2025-05, and the status says so."""
+    run = {
+        "model": "llama-3.1-70b",
+        "seq": 8192,
+        "gpus": 64,
+        "global_batch": 128,
+        "tp": 4,
+        "pp": 4,
+        "chunks": 5,
+    }
+    run |= {
+        "system": "h100",
+        "stack": "megatron-nemo",
+        "chunks": 5,
+        "microbatch": 1,
+        "zero": 1,
+        "sequence_parallel": True,
+    }
+    rows = [run | {"date": date} for date in ("2025-05", "2026-05", "2024-03-15", "")]
+    pd.DataFrame(rows).to_csv(tmp_path / "runs.csv", index=False)
+    table, _ = predict_table(tmp_path / "runs.csv", None)
+    assert table["time_s"].nunique() == 1
+    widths = table["time_high_s"] - table["time_low_s"]
+    assert widths[0] == widths[3] < widths[2] < widths[1]
+    note = "stack megatron-nemo describes software of 2024-09 to 2025-05, not of"
+    assert [note in status for status in table["status"]] == [False, True, True, False]
+    assert table["status"][2].endswith("not of 2024-03")
+
+
+def test_a_date_is_a_month_or_a_day() -> None:
+    from_years = load_machine("h100", stack="megatron-nemo").stack.years_outside
+    assert (from_years("2024-09"), from_years("2025-11"), from_years("")) == (0.0, 0.5, 0.0)
+    with pytest.raises(PhazeError, match="date must be a month such as 2025-04, got 'May'"):
+        month_of("May")
 
 
 def test_a_measured_chip_has_an_interval_with_another_memory_size() -> None:

@@ -15,8 +15,9 @@ from phaze.plan.machines import load_machine
 from phaze.plan.pricing.price import price
 from phaze.plan.pricing.runs import plan_of_run
 from phaze.spec.files import FOLDER
-from phaze.validate.intervals import KEYS, PublishedErrors, error_table
+from phaze.validate.intervals import PublishedErrors, error_table
 from phaze.validate.rows import read_row, read_rows
+from phaze.validate.run_kinds import KEYS
 from phaze.validate.scoreboard import MEASURED, measured_files, predicted_runs, runs_with_intervals, score
 from phaze.validate.table import predict
 from phaze.workload.models import library_workload

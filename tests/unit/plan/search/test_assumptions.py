@@ -27,6 +27,10 @@ def test_only_models_with_experts_assume_anything_about_token_dispatches() -> No
     assert ("load of experts" in dense, "load of experts" in sparse) == (False, True)
 
 
+def test_the_slowest_of_all_devices_is_assumed() -> None:
+    assert f"the slowest of {load_machine('b200').devices:,} decides" in stated("llama-3.1-8b")
+
+
 @pytest.mark.parametrize(
     ("system", "unmeasured", "reason"),
     [
