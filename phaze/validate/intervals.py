@@ -139,8 +139,8 @@ class PublishedErrors:
     def _beyond(self, kind: RunKind, others: Bools) -> float:
         """Widening for what no run of the mask `others` shows: later software, or more devices."""
         most = np.nanmax(self._devices[others], initial=1.0)
-        more = SIZE * max(float(np.log(kind.devices / most)), 0.0) if kind.devices else 0.0
-        return BEYOND * (AGE * float(np.nan_to_num(kind.years)) + more)
+        further = SIZE * max(float(np.log(kind.devices / most)), 0.0) if kind.devices else 0.0
+        return BEYOND * (AGE * float(np.nan_to_num(kind.years)) + further)
 
     def _ends(self, distances: Floats, others: Bools, width: float, beyond: float) -> tuple[float, float]:
         """Ends of the interval from the runs of the mask `others`, with a widening per unit of distance."""

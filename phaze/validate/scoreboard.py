@@ -95,7 +95,7 @@ def joined(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
             "label": table["label"] if "label" in table else [str(row + 2) for row in range(len(table))],
             "group": [_group(source, same.columns, texts) for texts in same.to_numpy()],
             "layout": [layouts[row.runs] for row in rows],
-            "release": [row.release for row in rows],
+            "release": [row.release or row.date for row in rows],
             **{key: out[key].fillna("") for key in KEYS},
             "mfu": out["mfu"].astype(float),
             "years": out["years"].astype(float),

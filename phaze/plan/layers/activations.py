@@ -57,12 +57,15 @@ class LayerMemory:
     def waiting_bytes(self, recompute: Recompute, offloaded: Offloaded) -> float:
         """Bytes of a layer's activations per microbatch that are offloaded to host memory.
 
-        A fully recomputed layer offloads none, and neither do embedding and head.
+        A fully recomputed layer offloads its input, if whole layers are offloaded (TRL, offloaded
+        checkpoints). Embedding and head offload none.
         """
-        if recompute == "full" or self.layer.name in KEPT or offloaded == ON_DEVICE:
+        if self.layer.name in KEPT or offloaded == ON_DEVICE:
             return 0.0
         if offloaded.layers:
             return self._kept_bytes(recompute)[0]
+        if recompute == "full":
+            return 0.0
         return self.layer.waiting_bytes(offloaded.modules, modules_of(recompute))
 
     def _kept_bytes(self, recompute: Recompute) -> tuple[float, float]:

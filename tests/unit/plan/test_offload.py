@@ -47,6 +47,8 @@ def test_inputs_of_modules_wait_and_nothing_else() -> None:
     assert waiting(block, "qkv_linear") == 2 * 2 * h  # its norm is fused with it and keeps its input
     assert waiting(block, "attn_norm") == 0.0
     assert waiting(block, "qkv_linear", "full") == 0.0
+    assert waiting(block, "layers:2", "full") == 2 * h  # a checkpoint: the input of the layer
+    assert waiting(cost_of(LLAMA, "head"), "layers:2", "full") == 0.0
     sparse, experts = cost_of(QWEN, "block"), QWEN.experts
     assert experts is not None
     assert waiting(sparse, "expert_fc1") == 2 * experts.per_token * QWEN.hidden
