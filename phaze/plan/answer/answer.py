@@ -167,8 +167,11 @@ class TrainingPlanner:
 
     @cached_property
     def _scenarios(self) -> tuple[Scenario, ...]:
+        # A file stores the load that was planned with: another than the stack's was given.
         usual = self.stored.stored_machine(self.folder).stack.load.expected
-        return scenarios(self.expected, loads_given=self.stored.load != usual)
+        return scenarios(
+            self.expected, loads_given=self.request.load is not None and self.stored.load != usual
+        )
 
     def _regrets(self, ranked: Sequence[PricedLayout]) -> Regrets:
         """Regrets of plans, in the order in which they are ranked, under all assumptions."""

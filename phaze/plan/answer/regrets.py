@@ -77,19 +77,24 @@ class Regrets:
 
     @cached_property
     def times_s(self) -> Floats:
-        """Step time of every plan in every scenario, (S, n)."""
+        """Step time of every plan in every scenario, (S, n); infinite where the plan does not fit."""
+        rows = ([plan.priced_for(scenario.question) for plan in self.plans] for scenario in self.scenarios)
+        # Uneven experts need more memory: a plan that lacks it is no plan there.
         return np.array(
-            [
-                [plan.priced_for(scenario.question).price.time_s for plan in self.plans]
-                for scenario in self.scenarios
-            ]
+            [[plan.price.time_s if plan.lacking_gib <= 0 else np.inf for plan in row] for row in rows]
         )
 
     @property
     def regrets(self) -> Floats:
-        """Share of time by which a plan is slower than the fastest one of a scenario, (S, n)."""
-        regrets: Floats = self.times_s / self.times_s.min(axis=1, keepdims=True) - 1
-        return regrets
+        """Share of time by which a plan is slower than the fastest one of a scenario, (S, n).
+
+        Where no plan fits, none is better than another: all have no regret.
+        """
+        fastest_s = self.times_s.min(axis=1, keepdims=True)
+        regrets: Floats = np.divide(
+            self.times_s, fastest_s, out=np.ones_like(self.times_s), where=np.isfinite(fastest_s)
+        )
+        return regrets - 1
 
     @property
     def worst(self) -> Floats:
@@ -123,6 +128,8 @@ class Regrets:
         The first `shown` plans are named by their number, the others with their layout.
         """
         number, worst, compared = len(self.scenarios), self.worst.tolist(), len(self.plans)
+        if compared == 1:
+            return "No other plan is there to choose."
         assumed = (
             f"{number} assumptions on overlap{' and the load of experts' * bool(self.scenarios[0].load)}"
         )
@@ -131,10 +138,12 @@ class Regrets:
             return f"Under all {assumed}, plan 1 is {lead}the fastest of the first {compared}."
         place = int(self.regrets[:, 0].argmax())
         fastest, safest = int(self.times_s[place].argmin()), self.order[0]
-        sentence = (
-            f"The choice rests on {self.decisive}: if {self.scenarios[place].words}, plan 1 takes "
-            f"{worst[0]:.1%} longer than {self.name(fastest, shown)}."
-        )
+        takes = f"plan 1 takes {worst[0]:.1%} longer than {self.name(fastest, shown)}"
+        if not np.isfinite(worst[0]):
+            takes = f"plan 1 does not fit, unlike {self.name(fastest, shown)}"
+        sentence = f"The choice rests on {self.decisive}: if {self.scenarios[place].words}, {takes}."
+        if not np.isfinite(worst[safest]):
+            return f"{sentence} No plan fits under all {assumed}."
         if safest == 0:
             return (
                 f"{sentence} Plan 1 is still the safe one: every other of the first {compared} may lose more."
@@ -150,15 +159,19 @@ class Regrets:
         chosen = list(dict.fromkeys([0, *fastest, *range(len(self.plans))]))[:MOST_MEASURED]
         yield f"Measure first: {', '.join(self.name(place, shown) for place in chosen)}."
         for place in chosen[1:]:
-            shares, name = (
-                self.times_s[:, place] / self.times_s[:, 0] - 1,
-                self.name(place, shown, start=True),
-            )
-            gain, loss = -float(shares.min()), float(shares.max())
-            if gain < TIE:
-                yield f"{name} is predicted {-gain:.1%} to {loss:.1%} slower: run it if it is not."
+            both = np.isfinite(self.times_s[:, [0, place]]).all(axis=1)
+            name = self.name(place, shown, start=True)
+            if not both.any():
                 continue
-            where = self.scenarios[int(shares.argmin())].words
+            # Where one of the two does not fit, their times say nothing.
+            shares = np.where(
+                both, self.times_s[:, place] / np.where(both, self.times_s[:, 0], 1.0) - 1, np.nan
+            )
+            gain, loss = -float(np.nanmin(shares)), float(np.nanmax(shares))
+            if gain < TIE:
+                yield f"{name} is predicted {max(-gain, 0):.1%} to {loss:.1%} slower: run it if it is not."
+                continue
+            where = self.scenarios[int(np.nanargmin(shares))].words
             then = f"otherwise it may lose {loss:.1%}" if loss >= TIE else "it never loses"
             yield f"{name} is faster, by up to {gain:.1%}, if {where}; {then}."
 

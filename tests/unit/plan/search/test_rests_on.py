@@ -116,6 +116,15 @@ def test_a_robust_request_puts_the_plan_of_least_regret_first_within_its_certifi
     }
 
 
+def test_a_plan_that_lacks_memory_under_an_assumption_is_not_safe(plans: list[PricedLayout]) -> None:
+    regrets = Regrets(tuple(plans[:2]), scenarios(plans[0].question))
+    vars(regrets)["times_s"] = np.array([[1.0, 2.0], [np.inf, 2.0]])
+    assert regrets.order == [1, 0]
+    assert "only measured overlap works, plan 1 does not fit, unlike plan 2" in regrets.in_words(2)
+    vars(regrets)["times_s"] = np.array([[1.0, 2.0], [np.inf, np.inf]])
+    assert regrets.worst.tolist() == [0.0, 1.0]  # where nothing fits, nothing is lost
+
+
 def test_what_to_measure_first_starts_with_plan_1(plans: list[PricedLayout]) -> None:
     sentences = [*Regrets(tuple(plans), scenarios(plans[0].question)).measure_first(len(plans))]
     assert re.fullmatch(r"Measure first: plan 1, plan \d, plan \d\.", sentences[0])
