@@ -115,7 +115,7 @@ def map_stages(request: MapOptions) -> None:
     if not is_plan:
         options.readable(request.stages)
     if request.topology is not None:
-        options.readable(_topology_path(request.topology))
+        options.readable(topology_path(request.topology))
 
     from phaze.base.errors import PhazeError
     from phaze.base.files import write_text
@@ -137,7 +137,7 @@ def map_stages(request: MapOptions) -> None:
         elif request.topology is None:
             raise PhazeError("map: --topology is missing; only a plan of `phaze plan` is mapped without it")
         else:
-            network = read_topology(_topology_path(request.topology))
+            network = read_topology(topology_path(request.topology))
             find = _map_plan if is_plan else _map_stages
             stored, mapped, best = find(request, request.topology, network, settings, until)
     if request.times is not None:
@@ -151,7 +151,7 @@ def map_stages(request: MapOptions) -> None:
 
 def _reads(stages: Path, topology: str | None, *, is_plan: bool) -> list[Path]:
     """Files that the command reads."""
-    files = [stages, *([] if topology is None else [_topology_path(topology)])]
+    files = [stages, *([] if topology is None else [topology_path(topology)])]
     if is_plan:
         from phaze.formulas.single import stages_beside
 
@@ -198,13 +198,14 @@ def _map_ranks(
 ) -> tuple[StoredMapping, Mapped, MappingCandidate]:
     from phaze.cost.network.fabric import network_of
     from phaze.map.ensemble import stored_mapping
-    from phaze.map.networks import check_devices, device_network, read_topology
+    from phaze.map.networks import check_devices, device_network, read_topology, refuse_speeds
     from phaze.map.rank_maps import map_ranks
     from phaze.spec.systems import sized
 
     question = planned.question
     if topology is not None:
-        devices = network = read_topology(_topology_path(topology))
+        devices = network = read_topology(topology_path(topology))
+        refuse_speeds(network, topology)
         rank_map = map_ranks(planned, devices, network, settings, until)
     else:
         cluster = sized(question.stored_machine().cluster, question.devices, question.system)
@@ -220,8 +221,10 @@ def _map_plan(
 ) -> tuple[StoredMapping, Mapped, MappingCandidate]:
     from phaze.formulas.single import plan_of, read_wanted
     from phaze.map.ensemble import stored_mapping
+    from phaze.map.networks import refuse_speeds
     from phaze.map.plan_maps import map_one, stored_plan
 
+    refuse_speeds(network, topology)
     row, stages = read_wanted(request.stages, request)
     plan_map = map_one(plan_of(row, stages), str(row["model"]), network, settings, until)
     stored = stored_mapping(plan_map.mapped, str(row["model"]), topology, settings, plan_map.best)
@@ -241,7 +244,7 @@ def _write_picture(mapped: Mapped, best: MappingCandidate, path: Path) -> None:
     save(path, mappings(mapped.problem.network, devices, width=220))
 
 
-def _topology_path(topology: str) -> Path:
+def topology_path(topology: str) -> Path:
     """Path of a topology file, given its name or path."""
     from phaze.spec.files import FOLDER, named_file
 

@@ -17,6 +17,8 @@ from phaze.commands.output import refuse_outputs, tell_sequence, telling
 from phaze.spec.names import MOST
 
 if TYPE_CHECKING:
+    from phaze.map.joint import JointPlan
+    from phaze.partition.flow import CutOptions
     from phaze.partition.study import ShapeResult
     from phaze.partition.weights import PartitionTerms
     from phaze.workload.operator_graphs import OperatorGraph
@@ -127,6 +129,16 @@ class PartitionOptions(FlowOptions):
     devices: Annotated[
         int | None, typer.Option(help="Total number of devices, S R; S and R are searched.", min=1, max=MOST)
     ] = None
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            help="Network of the devices, as for `phaze map`: stages, replicas and mapping are then chosen "
+            "together, for all its devices unless --devices says fewer."
+        ),
+    ] = None
+    map_out: Annotated[
+        Path | None, typer.Option(help="File for the mapping of the stages, with --topology.")
+    ] = None
 
 
 @options.takes(PartitionOptions)
@@ -135,6 +147,7 @@ def partition(request: PartitionOptions) -> None:
 
     There are S stages of R devices each. With --devices, S and R are searched unless --stages and --replicas
     are given. All devices and all bandwidths are assumed equal; `phaze map` maps the stages to a network.
+    With --topology, S, R and the mapping are chosen together for that network.
     """
     from phaze.partition.flow import CutOptions
     from phaze.partition.study import search, stored_stages
@@ -143,7 +156,9 @@ def partition(request: PartitionOptions) -> None:
     from phaze.workload.operator_graphs import stored_operators
 
     system, devices = options.optional_cluster("partition", request.gpus, request.system, request.devices)
-    refuse_outputs(request.graph_out, request.out, reads=(request.graph, system))
+    topology = _topology(request)
+    outputs = request.graph_out, request.out, request.map_out
+    refuse_outputs(*outputs, reads=(request.graph, system, topology))
     options.refuse_unless_positive(
         "partition", memory_gib=request.memory_gib, bandwidth_gbps=request.bandwidth_gbps
     )
@@ -155,9 +170,13 @@ def partition(request: PartitionOptions) -> None:
     if request.graph_out is not None:
         write_document(stored_operators(operators, name, samples), request.graph_out)
     most = subject.hyper_operators if request.hyper_operators is None else request.hyper_operators
+    cut_options = CutOptions(most, request.flow, request.slack)
+    if topology is not None:
+        typer.echo(_partition_jointly(request, subject, terms, cut_options, topology, devices))
+        return
     with telling("partition"):
         shape = (request.stages, request.replicas, devices)
-        shapes = search(operators, terms, shape, CutOptions(most, request.flow, request.slack))
+        shapes = search(operators, terms, shape, cut_options)
     best = shapes[0]
     if best.partition is None:
         raise PhazeError(best.reason)
@@ -166,6 +185,87 @@ def partition(request: PartitionOptions) -> None:
         write_document(file, request.out)
     others = _baselines(operators, terms, best) if request.baselines else []
     typer.echo(_as_json(shapes, others, samples) if request.as_json else _as_text(shapes, others, samples))
+
+
+def _topology(request: PartitionOptions) -> Path | None:
+    """File of --topology; PhazeError for options that it does not go with."""
+    from phaze.commands.map import topology_path
+
+    if request.topology is None:
+        if request.map_out is not None:
+            raise PhazeError("partition: --map-out needs --topology", "pass --topology, or run phaze map")
+        return None
+    if request.baselines:
+        raise PhazeError("partition: --baselines compares without a network", "leave out --topology")
+    path = topology_path(request.topology)
+    options.readable(path)
+    return path
+
+
+def _partition_jointly(
+    request: PartitionOptions,
+    subject: _Subject,
+    terms: PartitionTerms,
+    cut_options: CutOptions,
+    topology: Path,
+    devices: int | None,
+) -> str:
+    """Choose stages, replicas and mapping together, write both files, and return the answer."""
+    from phaze.map.ensemble import MapSettings, stored_mapping
+    from phaze.map.joint import search_jointly
+    from phaze.map.networks import read_topology
+    from phaze.partition.study import stored_stages
+    from phaze.spec.documents import write_document
+
+    network, settings = read_topology(topology), MapSettings()
+    count = network.devices if devices is None else devices
+    needed = max(count if devices else 1, (request.stages or 1) * (request.replicas or 1))
+    if needed > network.devices:
+        raise PhazeError(
+            f"partition: {topology}: devices: must be at least {needed}, one for every replica of every "
+            f"stage, got {network.devices}",
+            "pass fewer --stages, --replicas or --devices, or a larger topology",
+        )
+    with telling("partition"):
+        shape = (request.stages, request.replicas, count)
+        plans = search_jointly(subject.operators, terms, shape, cut_options, network, settings)
+    best = plans[0]
+    assert best.candidate is not None
+    assert best.mapped is not None
+    if request.out is not None:
+        file = stored_stages(
+            subject.operators, best.candidate, best.terms, subject.name, best.replicas, subject.microbatch
+        )
+        write_document(file, request.out)
+    if request.map_out is not None:
+        write_document(stored_mapping(best.mapped, subject.name, str(topology), settings), request.map_out)
+    if request.as_json:
+        return json.dumps([_joint_row(plan, subject.microbatch) for plan in plans], indent=2)
+    return "\n".join(_joint_line(plan, subject.microbatch) for plan in plans)
+
+
+def _joint_row(plan: JointPlan, microbatch: int) -> dict[str, object]:
+    row: dict[str, object] = {"stages": plan.stages, "replicas": plan.replicas}
+    if plan.candidate is None or plan.mapped is None:
+        return {**row, "reason": plan.reason}
+    return {
+        **row,
+        "step_time_s": plan.step_s,
+        "samples_per_s": microbatch * plan.microbatches_per_s,
+        "made_by": plan.candidate.made_by,
+        "mapped_by": plan.mapped.best.method,
+        "mapping": plan.mapped.best.mapping.tolist(),
+    }
+
+
+def _joint_line(plan: JointPlan, microbatch: int) -> str:
+    title = f"S={plan.stages} R={plan.replicas}"
+    if plan.candidate is None or plan.mapped is None:
+        return f"{title}: {plan.reason}"
+    return (
+        f"{title}: step {plan.step_s:.4g} s, {microbatch * plan.microbatches_per_s:.4g} samples/s, cut by "
+        f"{plan.candidate.made_by}, mapped by {plan.mapped.best.method}"
+    )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ or ring, and most target devices lie near a neighbour's device.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +38,12 @@ class AnnealingTask(NamedTuple):
 def step_task(stages: StageGraph, network: DeviceNetwork, memory_bytes_per_s: float) -> AnnealingTask:
     """Task that minimises the simulated step time."""
     problem = MappingProblem(stages, network, "exact")
-    return _task(problem, stage_arrays(stages, memory_bytes_per_s), simulated=True)
+    return _task(problem, stage_arrays(stages, memory_bytes_per_s, network.slowness), simulated=True)
 
 
 def stage_task(problem: MappingProblem) -> AnnealingTask:
     """Task that minimises the longest stage time of an instantiation."""
-    work = stage_arrays(problem.stages)
+    work = stage_arrays(problem.stages, math.inf, problem.network.slowness)
     counted = work._replace(edges=problem.edges, sizes=problem.edge_bytes, update=np.zeros_like(work.update))
     task = _task(problem, counted, simulated=False)
     if problem.counts_rings:
@@ -116,7 +117,7 @@ def replica_times(task: AnnealingTask, devices: Ints, times: Floats, scratch: Fl
         return
     work = task.work
     for s in range(len(times)):
-        times[s] = work.forward[s] + work.backward[s]
+        times[s] = (work.forward[s] + work.backward[s]) * work.slowness[devices[s]]
     for e in range(len(work.edges)):
         s, t = work.edges[e]
         d, c = devices[s], devices[t]

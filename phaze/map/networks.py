@@ -8,6 +8,7 @@ a graph in a NetworkX format, or a YAML file.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from phaze.cost.network.device_networks import DeviceNetwork, complete_network
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.topologies import hops_of_grid, make_network
 from phaze.spec.files import within
+from phaze.spec.links import is_link_table, read_links
 from phaze.spec.network import Matrix, read_bandwidths
 from phaze.spec.noun import describe
 from phaze.spec.plain import read_json, read_yaml
@@ -95,7 +97,10 @@ def units_of(network: DeviceNetwork, width: int) -> DeviceNetwork:
     seconds = _slowest(network.seconds_per_byte, width)
     bandwidth = 1.0 / np.where(seconds > 0, seconds, np.inf)
     np.fill_diagonal(bandwidth, np.inf)
-    return DeviceNetwork(bandwidth, _slowest(network.waits_s, width))
+    speeds = network.speeds
+    if speeds is not None:
+        speeds = speeds[: len(bandwidth) * width].reshape(-1, width).min(axis=1)
+    return DeviceNetwork(bandwidth, _slowest(network.waits_s, width), speeds)
 
 
 def _slowest(matrix: Floats, width: int) -> Floats:
@@ -114,9 +119,26 @@ def read_topology(path: Path) -> DeviceNetwork:
     except ValidationError as error:
         raise PhazeError(describe(error, str(path))) from error
     if isinstance(topology, MatrixFile):
-        return _of_file(topology, path.parent)
-    check_devices(topology.devices, path)
-    return make_network(topology)
+        network = _of_file(topology, path.parent)
+    else:
+        check_devices(topology.devices, path)
+        network = make_network(topology)
+    if not topology.speeds:
+        return network
+    if len(topology.speeds) != network.devices:
+        raise PhazeError(
+            f"{path}: speeds: must have {network.devices} numbers, one per device, got {len(topology.speeds)}"
+        )
+    return replace(network, speeds=np.array(topology.speeds))
+
+
+def refuse_speeds(network: DeviceNetwork, source: Path | str) -> None:
+    """Raise PhazeError if devices have several speeds, which plans cannot use."""
+    if network.has_speeds:
+        raise PhazeError(
+            f"{source}: speeds: apply to stages of `phaze partition`; plans assume equal devices",
+            "remove speeds, or map stages",
+        )
 
 
 def check_devices(devices: int, source: Path | str) -> None:
@@ -140,7 +162,15 @@ def _of_file(file: MatrixFile, folder: Path) -> DeviceNetwork:
 
 
 def _read_table(path: Path) -> tuple[Floats, Floats]:
-    """Read bandwidths from a table, 0 where there is no link; latencies are unknown (NaN)."""
+    """Read bandwidths from a table, 0 where there is no link; latencies of a matrix are unknown (NaN)."""
+    if is_link_table(path):
+        links = read_links(path)
+        devices = 1 + max(max(link.source, link.target) for link in links)
+        bandwidth, latency = np.zeros((devices, devices)), np.full((devices, devices), np.nan)
+        for link in links:
+            bandwidth[link.source, link.target] = link.bandwidth_bytes_per_s
+            latency[link.source, link.target] = link.latency_s
+        return bandwidth, latency
     values = np.array(read_bandwidths(path))
     return values, np.full_like(values, np.nan)
 

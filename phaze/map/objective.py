@@ -8,6 +8,8 @@ is known only late in a search. Here the sum of all three is a third instantiati
   covers both passes, an edge counts its bytes over the bandwidth in both directions.
 - c_AR (9): 2 (R − 1) / R · P / B of the slowest link of the ring of replicas.
 
+On devices of several speeds c_u is the time of the passes over the speed of the device.
+
 With a latency L each message takes L + M / B, and each of the 2 (R − 1) rounds of a ring L + P / (R B).
 """
 
@@ -66,6 +68,17 @@ class MappingProblem:
         return self.instantiation != "p2p" and self.stages.replicas > 1
 
     @cached_property
+    def least_compute_s(self) -> Floats:
+        """Compute time of each stage on the fastest device, shape (S,)."""
+        return np.ascontiguousarray(self.stages.compute_s * self.network.slowness.min())
+
+    @cached_property
+    def extra_compute_s(self) -> Floats:
+        """Compute time of each stage on each device beyond the one on the fastest, shape (S, D)."""
+        slowness = self.network.slowness
+        return np.asarray(np.multiply.outer(self.stages.compute_s, slowness - slowness.min()))
+
+    @cached_property
     def edges(self) -> Ints:
         """Edges included in the stage time, shape (e, 2)."""
         pairs = np.ascontiguousarray(self.stages.edges.reshape(-1, 2), np.int64)
@@ -90,7 +103,7 @@ class MappingProblem:
     def stage_times_s(self, mapping: Ints) -> Floats:
         """Time of the slowest replica of each stage under a mapping (S, R), shape (S,)."""
         seconds, waits = self.network.seconds_per_byte, self.network.waits_s
-        times = np.tile(self.stages.compute_s, (self.stages.replicas, 1)).T
+        times = self.stages.compute_s[:, None] * self.network.slowness[mapping]
         for (s, t), size in zip(self.edges, self.edge_bytes, strict=True):
             out, back = (mapping[s], mapping[t]), (mapping[t], mapping[s])
             cost = size * (seconds[out] + seconds[back]) + (waits[out] + waits[back])
@@ -128,13 +141,13 @@ def lower_bound_s(problem: MappingProblem, deadline: Deadline | None = None) -> 
     With all three terms each stage takes at least its best messages plus its best ring, bounded
     independently. At the deadline the bound is the longest compute time of a stage.
     """
-    compute, until = problem.stages.compute_s, deadline or Deadline()
+    compute, until = problem.least_compute_s, deadline or Deadline()
     try:
         messages = _best_messages_s(problem, until)
         rings = _best_rings_s(problem, until) if problem.counts_rings else np.zeros_like(messages)
     except OutOfTimeError:
         return float(compute.max())
-    return float((compute + (messages + rings).min(axis=1)).max())
+    return float((compute + (messages + rings + problem.extra_compute_s).min(axis=1)).max())
 
 
 def _best_messages_s(problem: MappingProblem, until: Deadline) -> Floats:

@@ -56,6 +56,9 @@ class LinkCosts(NamedTuple):
     """Compute time of each stage, bytes of each edge, link times, and the best link of each device."""
 
     compute: Floats
+    """Compute time of each stage on the fastest device, shape (S,)."""
+    extra: Floats
+    """Compute time of each stage on each device beyond `compute`, shape (S, D)."""
     sizes: Floats
     links: LinkTimes
     best_message: Floats
@@ -69,7 +72,8 @@ def make_costs(problem: MappingProblem) -> LinkCosts:
     links = LinkTimes.of(problem)
     seconds, no_latency = links.seconds, not links.waits.any()
     return LinkCosts(
-        np.ascontiguousarray(problem.stages.compute_s, np.float64),
+        problem.least_compute_s,
+        problem.extra_compute_s,
         problem.edge_bytes,
         links,
         _least(links.message, 1),

@@ -61,7 +61,7 @@ class DescentState(NamedTuple):
     position: Ints
     """Number of devices tried for each slot, shape (n,)."""
     messages: Floats
-    """Lower bound on the message time c_m of each slot, shape (n,)."""
+    """Lower bound on the message time c_m of each slot, plus its device's extra compute time, shape (n,)."""
     longest: Floats
     """Largest bound on c_m among the slots of each stage, shape (S,)."""
     slowest: Floats
@@ -140,7 +140,8 @@ def _messages_with(
 
     Unassigned neighbours count with the best link of d.
     """
-    messages_s = 0.0
+    # The slower passes on this device add to its slot alone, as its messages do.
+    messages_s = costs.extra[plan.order[k, 0], d]
     for link in range(plan.first_link[k], plan.first_link[k + 1]):
         slot, size = plan.link_slot[link], costs.sizes[plan.link_edge[link]]
         if slot > k:

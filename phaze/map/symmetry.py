@@ -1,9 +1,9 @@
 """Symmetries of devices and replicas, used to omit mappings that are equivalent to others.
 
-A permutation of devices that preserves all bandwidths and latencies turns a mapping into one with equal
-times. So does a permutation of replicas that preserves the objective: any for c_m; for c_AR the rotations of
-each ring and, if links are symmetric, its reflections; for both terms those of all rings together. All of
-them form a group. Of each set of equivalent mappings, a search may keep the one whose devices, read in the
+A permutation of devices that preserves all bandwidths, latencies and speeds turns a mapping into one with
+equal times. So does a permutation of replicas that preserves the objective: any for c_m; for c_AR the
+rotations of each ring and, if links are symmetric, its reflections; for both terms those of all rings
+together. All of them form a group. Of each set of equivalent mappings, a search may keep the one whose devices, read in the
 order of assignment, are lexicographically smallest. Each rule below only omits mappings that one of the
 permutations makes smaller, so all rules together are sound:
 
@@ -47,6 +47,10 @@ def device_symmetry(problem: MappingProblem, deadline: Deadline) -> DeviceSymmet
     network = problem.network
     seconds, waits = network.seconds_per_byte, network.waits_s
     matrices = (seconds, waits) if waits.any() else (seconds,)
+    if network.has_speeds:
+        speeds = np.repeat(network.slowness[:, None], network.devices, axis=1)
+        np.fill_diagonal(speeds, 0.0)
+        matrices = (*matrices, speeds)
     before = _exchangeable(matrices, deadline)
     groups, groups_before, swaps = _groups(matrices, deadline)
     moves = [*swaps, *_transpositions(before), *_rotations(matrices, deadline)]

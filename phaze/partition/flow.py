@@ -35,13 +35,13 @@ from phaze.workload.operator_graphs import OperatorGraph
 Flow = Literal["full", "paper"]
 Maker = Literal[
     "clusters", "refinement", "balance", "operators", "program", "messages", "order",
-    "parmesan", "pipedream", "topological", "piper", "phaze",
+    "parmesan", "pipedream", "topological", "piper", "phaze", "paces",
 ]  # fmt: skip
 """Method that made a partition.
 
 clusters: dynamic program on clusters; refinement: the paper's; balance: refinement by time; operators:
 dynamic program on operators; program: integer program; messages: dynamic program with the least messages;
-order: intervals of one order; others: planners.
+order: intervals of one order; paces: intervals for the devices and links of a mapping; others: planners.
 """
 
 SLACK = 0.02
@@ -128,7 +128,7 @@ class PartitionProblem:
     def step_s(self, stage_of: Ints) -> float:
         """Simulated step time of a partition."""
         stages = stage_graph_of(self.graph, stage_of, self.terms, self.replicas)
-        return flat_step_time_s(stages, self.terms.bandwidth_bytes_per_s)
+        return flat_step_time_s(stages, self.terms.bandwidth_bytes_per_s, self.terms.latency_s)
 
 
 def problem_of(graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int) -> PartitionProblem:

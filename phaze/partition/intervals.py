@@ -12,6 +12,8 @@ pyramid, are merged into one node.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import networkx as nx
 import numpy as np
 
@@ -39,7 +41,43 @@ def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> 
     )
     if not np.isfinite(values[stages, len(weights)]):
         return None
-    ends = [len(weights)]
+    return _stages_of(choices, stages, len(weights))
+
+
+class StagePaces(NamedTuple):
+    """Speed of the devices and links of S stages in order."""
+
+    slowness: Floats
+    """Time of a pass on each stage's slowest device relative to the profiled device, (S,)."""
+    seconds_per_byte: Floats
+    """Round-trip time per byte of the link before each stage, and after the last one, (S + 1,)."""
+    waits_s: Floats
+    """Round-trip latency of the same links, (S + 1,)."""
+
+
+def cut_at_paces(weights: Weights, paces: StagePaces) -> Ints | None:
+    """Stage of each node (n,) in the best partition into intervals for devices and links of several speeds.
+
+    Minimises the longest stage time, with the messages of a stage on the links to its neighbours. None if no
+    partition fits in memory.
+    """
+    values, choices = _paced_intervals(
+        weights.compute_s,
+        weights.memory_bytes,
+        weights.predecessors,
+        _sent(weights),
+        paces,
+        weights.limit_bytes * (1 + ROUNDING),
+    )
+    stages = len(paces.slowness)
+    if not np.isfinite(values[stages, len(weights)]):
+        return None
+    return _stages_of(choices, stages, len(weights))
+
+
+def _stages_of(choices: Ints, stages: int, nodes: int) -> Ints:
+    """Stage of each node (n,), from the best last cut of every prefix."""
+    ends = [nodes]
     for s in range(stages, 0, -1):
         ends.append(int(choices[s, ends[-1]]))
     return np.repeat(np.arange(stages), np.diff(ends[::-1]))
@@ -124,6 +162,44 @@ def _intervals(
             if time >= value[stages, n]:
                 break
             for s in range(1, min(stages, j) + 1):
+                reached = max(value[s - 1, i], cost)
+                if reached < value[s, j]:
+                    value[s, j], choice[s, j] = reached, i
+    return value, choice
+
+
+@njit
+def _paced_intervals(
+    compute: Floats,
+    memory: Floats,
+    predecessors: Predecessors,
+    sent: Floats,
+    paces: StagePaces,
+    most_memory: float,
+) -> tuple[Floats, Ints]:
+    """Minimum bottleneck time T[s, j] of the first j nodes in s stages, and the best last cut i.
+
+    `sent` are the bytes that cross each cut of the order, (n + 1,).
+    """
+    first, source, size = predecessors
+    n, stages = len(compute), len(paces.slowness)
+    value, choice = np.full((stages + 1, n + 1), np.inf), np.full((stages + 1, n + 1), NONE, np.int64)
+    value[0, 0] = 0.0
+    for i in range(n):
+        time, stored, passing = 0.0, 0.0, sent[i]
+        for j in range(i + 1, n + 1):
+            time += compute[j - 1]
+            stored += memory[j - 1]
+            for e in range(first[j - 1], first[j]):
+                if source[e] < i:
+                    passing -= size[e]
+            # What passes the stage by is on the link before it and after it, but is not its message.
+            enters, leaves = sent[i] - passing, sent[j] - passing
+            if stored + enters + leaves > most_memory:
+                continue
+            for s in range(1, min(stages, j) + 1):
+                cost = time * paces.slowness[s - 1] + paces.waits_s[s - 1] + paces.waits_s[s]
+                cost += enters * paces.seconds_per_byte[s - 1] + leaves * paces.seconds_per_byte[s]
                 reached = max(value[s - 1, i], cost)
                 if reached < value[s, j]:
                     value[s, j], choice[s, j] = reached, i

@@ -40,6 +40,8 @@ class PartitionTerms:
     """MB, number of microbatches per training step on each replica."""
     recompute: bool = True
     """True if backward passes recompute the forward pass."""
+    latency_s: float = 0.0
+    """Latency of a message between any two devices, of the simulated step."""
 
 
 class Predecessors(NamedTuple):

@@ -1,12 +1,12 @@
 """Training step time of stages mapped to devices: synchronous GPipe (Parmesan, Sections VII and VIII).
 
 The model is a task graph as in FlexFlow's simulator (Jia et al., MLSys 2019), which the paper's follows. A
-device runs one task at a time, and so does the link of every ordered pair of devices. Each replica passes MB
-microbatches forward through all stages, then backward in the same order. Each edge of the stage graph, skip
-connections included, sends one message per microbatch: forward on the link to the later stage, backward on
-the reverse link. Links work concurrently with the devices. A link is occupied for size / bandwidth, and the
-message arrives a latency later. A mapping gives each replica of each stage its own device, so no link serves
-two edges.
+device runs one task at a time (a stage's pass takes its time over the device's speed), and so does the link
+of every ordered pair of devices. Each replica passes MB microbatches forward through all stages, then
+backward in the same order. Each edge of the stage graph, skip connections included, sends one message per
+microbatch: forward on the link to the later stage, backward on the reverse link. Links work concurrently with
+the devices. A link is occupied for size / bandwidth, and the message arrives a latency later. A mapping gives
+each replica of each stage its own device, so no link serves two edges.
 
 When the last backward pass of a stage is over on all its replicas, they reduce its gradients around their
 ring, in replica order: 2 (R − 1) rounds of P / R bytes, each as long as the slowest link needs, (9). Then
@@ -96,7 +96,7 @@ def step_times_s(
     mappings = np.ascontiguousarray(mappings, np.int64)
     for mapping in mappings:
         check_mapping(stages, mapping, network.devices)
-    work = stage_arrays(stages, memory_bytes_per_s)
+    work = stage_arrays(stages, memory_bytes_per_s, network.slowness)
     return np.asarray(_all_steps(work, mappings, network.seconds_per_byte, network.waits_s))
 
 
@@ -105,13 +105,15 @@ def simulate_step(
 ) -> GPipeStep:
     """Simulate a step under one mapping, shape (S, R): its pass, all-reduce and update times."""
     check_mapping(stages, mapping, network.devices)
-    work, mapping = stage_arrays(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
+    work = stage_arrays(stages, memory_bytes_per_s, network.slowness)
+    mapping = np.ascontiguousarray(mapping, np.int64)
     seconds, waits, count = network.seconds_per_byte, network.waits_s, len(mapping)
-    ended = np.empty(mapping.shape)
+    ended, alone, silent = np.empty(mapping.shape), np.zeros(count), np.zeros_like(seconds)
     for replica in range(stages.replicas):
-        ended[:, replica] = passes_end(work, mapping[:, replica].copy(), seconds, waits)
-    reduced, silent = _reduced_s(work, mapping, network), np.zeros((count, count))
-    alone = passes_end(work, np.arange(count), silent, silent)
+        devices = mapping[:, replica].copy()
+        ended[:, replica] = passes_end(work, devices, seconds, waits)
+        alone = np.maximum(alone, passes_end(work, devices, silent, silent))
+    reduced = _reduced_s(work, mapping, network)
     step = float((ended.max(axis=1) + reduced + work.update).max())
     return GPipeStep(step, ended, reduced, work.update, float((alone + work.update).max()))
 
@@ -121,7 +123,8 @@ def held_step_s(
 ) -> float:
     """Step time under one mapping, shape (S, R), if a message occupies its sender and its receiver."""
     check_mapping(stages, mapping, network.devices)
-    work, mapping = stage_arrays(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
+    work = stage_arrays(stages, memory_bytes_per_s, network.slowness)
+    mapping = np.ascontiguousarray(mapping, np.int64)
     seconds, waits, edges = network.seconds_per_byte, network.waits_s, work.edges
     # Messages go in the order of their senders, which in the backward pass are the edges' targets.
     sent, returned = np.lexsort(edges.T[::-1]), np.lexsort(edges.T)[::-1]
@@ -131,8 +134,9 @@ def held_step_s(
         to_s = (work.sizes * seconds[sources, targets] + waits[sources, targets])[sent]
         fro_s = (work.sizes * seconds[targets, sources] + waits[targets, sources])[returned]
         free, back = np.zeros(len(mapping)), edges[returned][:, ::-1].copy()
-        _one_way(work.forward, edges[sent], to_s, order, work.microbatches, free)
-        _one_way(work.backward, back, fro_s, order[::-1].copy(), work.microbatches, free)
+        slowness = work.slowness[mapping[:, replica]]
+        _one_way(work.forward * slowness, edges[sent], to_s, order, work.microbatches, free)
+        _one_way(work.backward * slowness, back, fro_s, order[::-1].copy(), work.microbatches, free)
         ended[:, replica] = free
     return float((ended.max(axis=1) + _reduced_s(work, mapping, network) + work.update).max())
 
@@ -141,7 +145,7 @@ def flat_step_time_s(stages: StageGraph, bandwidth_bytes_per_s: float, latency_s
     """Step time on a network with equal links, where all replicas are identical and one is simulated."""
     count, replicas = len(stages.forward_s), stages.replicas
     network = flat_network(count, bandwidth_bytes_per_s, latency_s)
-    work = stage_arrays(stages, math.inf)
+    work = stage_arrays(stages, math.inf, network.slowness)
     ended = passes_end(work, np.arange(count), network.seconds_per_byte, network.waits_s)
     ring = Levels((Tier(replicas, bandwidth_bytes_per_s, latency_s),))
     return float((ended + ring.seconds("all_reduce", work.gradients, Group(replicas, 1)) + work.update).max())
@@ -168,15 +172,17 @@ class StageArrays(NamedTuple):
     update: Floats
     """Update time of each stage in seconds, (S,)."""
     microbatches: int
+    slowness: Floats
+    """Factor of the times of passes on each device, (D,)."""
 
 
-def stage_arrays(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> StageArrays:
-    """Convert a stage graph to arrays for compiled code."""
+def stage_arrays(stages: StageGraph, memory_bytes_per_s: float, slowness: Floats) -> StageArrays:
+    """Convert a stage graph and the slowness of devices, (D,), to arrays for compiled code."""
     update_s = UPDATE_TRAFFIC * stages.parameter_bytes / memory_bytes_per_s
     columns = stages.forward_s, stages.backward_s, stages.edge_bytes, stages.parameter_bytes, update_s
     forward, backward, sizes, gradients, update = (np.ascontiguousarray(c, np.float64) for c in columns)
     edges = np.ascontiguousarray(stages.edges.reshape(-1, 2), np.int64)
-    return StageArrays(forward, backward, edges, sizes, gradients, update, stages.microbatches)
+    return StageArrays(forward, backward, edges, sizes, gradients, update, stages.microbatches, slowness)
 
 
 def _reduced_s(work: StageArrays, mapping: Ints, network: DeviceNetwork) -> Floats:
@@ -224,7 +230,7 @@ def pass_through(
         scratch[:count] = 0.0
         e = 0
         for s in range(count):
-            free[s] = max(free[s], scratch[s]) + forward[s]
+            free[s] = max(free[s], scratch[s]) + forward[s] * work.slowness[devices[s]]
             while e < messages and edges[e, 0] == s:
                 t = edges[e, 1]
                 busy = max(scratch[count + e], free[s]) + sizes[e] * seconds[devices[s], devices[t]]
@@ -243,7 +249,7 @@ def pass_through(
                 scratch[count + e] = busy
                 arrived = max(arrived, busy + waits[devices[t], devices[s]])
                 e -= 1
-            free[s] = max(free[s], arrived) + backward[s]
+            free[s] = max(free[s], arrived) + backward[s] * work.slowness[devices[s]]
 
 
 @njit
@@ -354,7 +360,8 @@ class _Work:
         times = self.stages.forward_s if forward else self.stages.backward_s
         arriving: list[list[int]] = [[] for _ in before]
         for stage in range(len(before)) if forward else reversed(range(len(before))):
-            done = self._add(_Job(float(times[stage])), *arriving[stage], *before[stage])
+            seconds = float(times[stage] * self.network.slowness[self.devices[stage][replica]])
+            done = self._add(_Job(seconds), *arriving[stage], *before[stage])
             before[stage] = [done]
             for edge, size in self.edges:
                 sender, receiver = edge if forward else edge[::-1]

@@ -21,6 +21,9 @@ MOST_DEVICES = 8192
 class Links(Noun):
     """Base class of all topologies."""
 
+    speeds: tuple[Positive, ...] = ()
+    """Speed of each device relative to the profiled one, which a stage's time is divided by; default: 1."""
+
     @property
     def devices_per_port(self) -> int | None:
         """Number of devices that share a port; None if each pair has its own link."""
@@ -225,8 +228,8 @@ class MatrixFile(Links):
     """Kind of topology."""
     path: Location
     """The file, relative to the folder of this one. A .csv has the bandwidth from device d to d' in row d,
-    column d', empty for no link. A .json or .graphml has `bandwidth`, and optionally `latency` in seconds, on
-    its edges."""
+    column d', empty for no link, or one link per row as `phaze measure --links` writes. A .json or .graphml
+    has `bandwidth`, and optionally `latency` in seconds, on its edges."""
     unit_bytes_per_s: Positive = 1.0
     """Bytes per second of a bandwidth of 1 in the file."""
     latency_s: Size = 0.0

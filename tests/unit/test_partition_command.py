@@ -10,6 +10,7 @@ from phaze.partition.flow import CutOptions
 from phaze.partition.study import Shape, ShapeResult
 from phaze.partition.weights import PartitionTerms
 from phaze.spec.documents import read_as
+from phaze.spec.mapping import StoredMapping
 from phaze.spec.names import MOST
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
@@ -144,3 +145,60 @@ def test_a_model_too_slow_for_a_file_is_refused(tmp_path: Path, project_root: Pa
     (tmp_path / "slow.yaml").write_text(system.replace("titan-v", "slow-device.yaml", 1))
     shape = ("--stages", "2", "--replicas", "1", "--system", str(tmp_path / "slow.yaml"))
     assert_refused(r"gpt2: .*must .* 1e\+30, got", "partition gpt2", *shape, option, tmp_path / "out.json")
+
+
+LINKS = "source,target,latency_s,bandwidth_bytes_per_s\n"
+
+
+def links(folder: Path, *rows: str) -> Path:
+    path = folder / "links.csv"
+    path.write_text(LINKS + "".join(f"{row}\n" for row in rows))
+    return path
+
+
+def test_with_a_topology_stages_and_mapping_are_chosen_together(graph: Path, tmp_path: Path) -> None:
+    table = links(tmp_path, "0,1,1e-5,1e9", "1,0,2e-5,2e9")
+    out, map_out = tmp_path / "stages.json", tmp_path / "map.json"
+    rows = invoke_json("partition", graph, "--topology", table, "-o", out, "--map-out", map_out)
+    assert {(row["stages"], row["replicas"]) for row in rows} == {(1, 2), (2, 1)}
+    mapping = read_as(StoredMapping, map_out)
+    assert mapping.step_time_s == rows[0]["step_time_s"]
+    assert [list(row) for row in mapping.mapping] == rows[0]["mapping"]
+    assert read_as(StoredStages, out).replicas == rows[0]["replicas"]
+    # The later commands read both files, and find nothing faster.
+    again = invoke_json("map", out, "--topology", table)
+    assert again["step_time_s"] >= mapping.step_time_s * (1 - 1e-12)
+    slow = links(tmp_path, "0,1,1,1e9", "1,0,1,2e9")
+    (row,) = invoke_json("partition", graph, "--topology", slow, "--stages", "2", "--replicas", "1")
+    assert row["step_time_s"] > 2.0  # an activation and a gradient wait for the latency
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((), "links.csv: must have links, got no rows"),
+        (("0,1,1e-5,-1",), "line 2: bandwidth_bytes_per_s: must be > 0, got '-1'"),
+        (("0,1,-1e-5,1",), "line 2: latency_s: must be >= 0, got '-1e-5'"),
+        (("0,1,1e-5,1", "0,1,1e-5,1"), "line 3: link 0 -> 1 is given twice"),
+        (("0,0,1e-5,1",), "line 2: target: must be another device than source"),
+        (("0.5,1,1e-5,1",), "line 2: source: must be a whole number"),
+        (("0,1,1e-5",), "line 2: bandwidth_bytes_per_s: is missing"),
+        (("0,1,1e-5,1", "2,1,1e-5,1"), "is not connected: there is no path from 0 to 2"),
+    ],
+)
+def test_a_bad_table_of_links_is_named(
+    graph: Path, tmp_path: Path, rows: tuple[str, ...], message: str
+) -> None:
+    assert_refused(message, "partition", graph, "--topology", links(tmp_path, *rows))
+
+
+def test_what_does_not_go_with_a_topology_is_refused(graph: Path, tmp_path: Path) -> None:
+    table = links(tmp_path, "0,1,1e-5,1e9", "1,0,1e-5,1e9")
+    for extra in ("--stages 3 --replicas 1", "--devices 4"):
+        assert_refused(
+            r"links\.csv: devices: must be at least [34],", f"partition {graph} --topology {table} {extra}"
+        )
+    assert_refused(
+        "--map-out needs --topology", f"partition {graph} --devices 2 --map-out {tmp_path}/map.json"
+    )
+    assert_refused("without a network", f"partition {graph} --topology {table} --baselines")

@@ -25,6 +25,8 @@ class DeviceNetwork(Wired):
     """Bandwidth matrix B, shape (D, D), > 0 off the diagonal."""
     latency_s: Floats
     """Latency matrix, shape (D, D), >= 0; the paper assumes zeros."""
+    speeds: Floats | None = None
+    """Speed of each device relative to the profiled one, shape (D,), > 0; None: all are 1."""
 
     def __post_init__(self) -> None:
         shape, devices = self.bandwidth_bytes_per_s.shape, self.devices
@@ -34,11 +36,23 @@ class DeviceNetwork(Wired):
             raise PhazeError(f"latency_s: must have the shape {shape} of the bandwidth")
         _refuse("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s, self.bandwidth_bytes_per_s > 0, "> 0")
         _refuse("latency_s", self.latency_s, self.latency_s >= 0, ">= 0")
+        if self.speeds is not None and (self.speeds.shape != (devices,) or not (self.speeds > 0).all()):
+            raise PhazeError(f"speeds: must be {devices} numbers > 0, one per device")
 
     @property
     def devices(self) -> int:
         """Number of devices D."""
         return len(self.bandwidth_bytes_per_s)
+
+    @cached_property
+    def slowness(self) -> Floats:
+        """Time of a pass on each device relative to the profiled one, 1 / speed, shape (D,)."""
+        return np.ones(self.devices) if self.speeds is None else np.ascontiguousarray(1.0 / self.speeds)
+
+    @property
+    def has_speeds(self) -> bool:
+        """True if some device is faster or slower than the profiled one."""
+        return bool((self.slowness != 1.0).any())
 
     @cached_property
     def seconds_per_byte(self) -> Floats:
@@ -89,7 +103,10 @@ def complete_network(bandwidth: Floats, latency: Floats, absent: str, source: st
         width = widest(edges, a)
         for b in np.flatnonzero(missing[a]).tolist():
             if not width[b] > 0:
-                raise PhazeError(f"{source}: is not connected: there is no path from {a} to {b}")
+                raise PhazeError(
+                    f"{source}: is not connected: there is no path from {a} to {b}",
+                    f"add links that lead from {a} to {b}, or remove one of the two devices",
+                )
             path = fewest_hops(edges, a, b, width[b])
             filled[a, b], waits[a, b] = width[b], latency[path[:-1], path[1:]].sum()
     return DeviceNetwork(filled, waits)
