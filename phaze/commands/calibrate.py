@@ -14,6 +14,8 @@ from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_unread, telling
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from phaze.validate.calibration import Calibrated, FittedConstant
     from phaze.validate.own_runs import OwnRuns
 
@@ -161,24 +163,55 @@ def _line(fitted: FittedConstant) -> str:
 
 def measure(
     out: Annotated[
-        Path, typer.Option("-o", "--out", help="CSV for the times, for `phaze calibrate --kernels`.")
+        Path,
+        typer.Option(
+            "-o", "--out", help="CSV for the times, for `phaze calibrate --kernels`; with --links a topology."
+        ),
     ],
+    links: Annotated[
+        bool,
+        typer.Option(
+            "--links",
+            help="Time messages between all processes of torchrun instead, and fit the latency and bandwidth "
+            "of every link, for `phaze map` and `phaze partition`.",
+        ),
+    ] = False,
 ) -> None:
-    """Time GEMMs, attention and collectives on this machine.
+    """Time GEMMs, attention and collectives on this machine, or with --links all links of a cluster.
 
     Collectives are timed if there are several GPUs. Needs PyTorch, which the extra torch of phaze
     installs, and takes a few minutes.
     """
     refuse_outputs(out)
+    if links and out.suffix != ".csv":
+        raise PhazeError(f"measure: -o {out}: must end in .csv, as tables of links do")
     from phaze.validate.table import write_table
 
     try:
-        from phaze.validate import measuring
+        from phaze.validate import measuring, measuring_links
     except ImportError as error:
         raise PhazeError(
             "measure: PyTorch is not installed", "run pip install '.[torch]' in the folder of phaze"
         ) from error
+    if links:
+        table = measuring_links.measured_links()
+        # Only the first process of torchrun has the table, so that one writes it.
+        if table is not None:
+            write_table(table, out)
+            typer.echo(_links_in_words(table, out))
+        return
     with telling("measure"):
         kernels = measuring.measured()
     write_table(kernels, out)
     typer.echo(f"{len(kernels)} kernels timed on {kernels['device'].iloc[0]}: {out}")
+
+
+def _links_in_words(links: pd.DataFrame, out: Path) -> str:
+    """Ranges of the latencies and bandwidths of all links, and the link that fits the postal model worst."""
+    microseconds, gigabytes = links["latency_s"] * 1e6, links["bandwidth_bytes_per_s"] / 1e9
+    worst = links.sort_values("residual").iloc[-1]
+    return (
+        f"{len(links)} links: latency {microseconds.min():.3g} to {microseconds.max():.3g} us, bandwidth "
+        f"{gigabytes.min():.3g} to {gigabytes.max():.3g} GB/s; residual at most {worst['residual']:.1%}, "
+        f"from {worst['source']:.0f} to {worst['target']:.0f}: {out}"
+    )

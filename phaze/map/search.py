@@ -152,7 +152,7 @@ def _messages_with(
         theirs = max(state.longest[neighbour], state.messages[slot] + _change(costs, size, d, e))
         if costs.compute[neighbour] + theirs + state.slowest[neighbour] > target:
             return np.inf
-    return messages_s
+    return float(messages_s)
 
 
 @njit

@@ -3,9 +3,9 @@
 A permutation of devices that preserves all bandwidths, latencies and speeds turns a mapping into one with
 equal times. So does a permutation of replicas that preserves the objective: any for c_m; for c_AR the
 rotations of each ring and, if links are symmetric, its reflections; for both terms those of all rings
-together. All of them form a group. Of each set of equivalent mappings, a search may keep the one whose devices, read in the
-order of assignment, are lexicographically smallest. Each rule below only omits mappings that one of the
-permutations makes smaller, so all rules together are sound:
+together. All of them form a group. Of each set of equivalent mappings, a search may keep the one whose
+devices, read in the order of assignment, are lexicographically smallest. Each rule below only omits mappings
+that one of the permutations makes smaller, so all rules together are sound:
 
 - of interchangeable devices, the lowest free one is taken;
 - of interchangeable groups that are still free, the lowest is entered;
