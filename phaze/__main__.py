@@ -20,7 +20,7 @@ try:
     from phaze.commands.emit import compare, emit, read
     from phaze.commands.lists import devices, models, recipes, stacks, systems
     from phaze.commands.map import map_stages
-    from phaze.commands.model import model, trace
+    from phaze.commands.model import model, profile, trace
     from phaze.commands.output import INTERRUPTED
     from phaze.commands.partition import partition
     from phaze.commands.place import place
@@ -51,7 +51,18 @@ app = typer.Typer(
 GROUPS = {
     "Ask (how to train a model)": (plan, model, certify, simulate),
     "Run (flags, your runs, your cluster)": (emit, read, compare, validate, measure, calibrate),
-    "Design (accelerators)": (place, space, extract, estimate, schedule, partition, map_stages, tiles, trace),
+    "Design (accelerators)": (
+        place,
+        space,
+        extract,
+        estimate,
+        schedule,
+        partition,
+        map_stages,
+        tiles,
+        trace,
+        profile,
+    ),
     "Studies (many accelerators)": (new_study, status, export),
     "Look (what phaze knows)": (models, systems, devices, stacks, recipes),
 }

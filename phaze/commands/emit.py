@@ -33,7 +33,14 @@ LayoutOption = Annotated[
 
 
 def emit(
-    planned: options.PlanArgument,
+    planned: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PLAN|STAGES",
+            help="Plan written by `phaze plan -o PLAN.json`; for torch the stages of `phaze partition -o`.",
+            callback=options.readable,
+        ),
+    ],
     runtime: Annotated[options.EmitOption, typer.Option("--for", help="Runtime that will train.")],
     out: Annotated[
         Path | None,
@@ -49,12 +56,24 @@ def emit(
             help="Write the stages of this planner's plan, from a plan with --planners, for torchtitan."
         ),
     ] = None,
+    map_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--map",
+            help="Mapping of the stages, written by `phaze map -o`; for torch.",
+            callback=options.readable,
+        ),
+    ] = None,
 ) -> None:
-    """Write a plan as flags or configuration of a runtime.
+    """Write a plan as flags or configuration of a runtime, or stages as a program.
 
-    Standard error lists what the runtime will do differently, and what must be set elsewhere.
+    Standard error lists what the runtime will do differently, and what must be set elsewhere. For torch the
+    output is a program that trains the module of `phaze profile` in these stages; start it with torchrun.
     """
-    refuse_outputs(out, reads=(planned,))
+    refuse_outputs(out, reads=(planned, map_file))
+    if runtime == "torch" or map_file is not None:
+        _emit_program(planned, runtime, map_file, out)
+        return
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
@@ -100,6 +119,22 @@ def _emit_planner(plan: TrainingPlan, planned: Path, planner: str, runtime: str,
     write_or_print("".join(output.files.values()), out)
     if output.differences:
         typer.echo(f"emit: {where}: {'; '.join(output.differences)}", err=True)
+
+
+def _emit_program(stages: Path, runtime: str, map_file: Path | None, out: Path | None) -> None:
+    """Write the program of mapped stages; PhazeError unless both stages and mapping are given for torch."""
+    if runtime != "torch" or map_file is None:
+        raise PhazeError(
+            "emit: --for torch needs --map, and --map goes with --for torch only",
+            "map the stages: phaze map STAGES.json --topology FILE -o MAP.json",
+        )
+    from phaze.runtimes.torch_pipeline import pipeline_program
+    from phaze.spec.documents import read_as
+    from phaze.spec.mapping import StoredMapping
+    from phaze.spec.stages import StoredStages
+
+    read = read_as(StoredStages, stages), read_as(StoredMapping, map_file)
+    write_or_print(pipeline_program(*read, stages, map_file), out)
 
 
 def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: str) -> None:

@@ -24,6 +24,7 @@ from phaze.spec.names import MOST
 if TYPE_CHECKING:
     from phaze.plan.layers.activations import LayerMemory
     from phaze.spec.model import Model
+    from phaze.spec.operators import ProfiledInput
     from phaze.spec.torch_module import TorchModule
 
 
@@ -282,3 +283,83 @@ def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *
     graph = profile_graph(operators, load_cluster(system)[1])
     write_document(stored_operators(graph, module.name, microbatch), out)
     typer.echo(f"{module.name}: {len(graph.names)} operators, {len(graph.edges)} edges: {out}")
+
+
+def profile(
+    module: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:NAME", help="Python file, and the callable in it that returns a PyTorch module."
+        ),
+    ],
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            help="Shape of an input for one sample, such as 3x224x224, or 128:index for token ids; repeat it "
+            "for several inputs, in order.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File for the graph, for `phaze partition`.")],
+    run_code: Annotated[
+        bool,
+        typer.Option(
+            "--run-code",
+            help="Allow phaze to execute the file. It can do anything that you can.",
+        ),
+    ] = False,
+    microbatch: Annotated[int, typer.Option(help="Samples in a microbatch.", min=1, max=MOST)] = 1,
+    device: Annotated[
+        str | None,
+        typer.Option(help="PyTorch device, such as cpu or cuda:0. Default: a GPU if there is one."),
+    ] = None,
+) -> None:
+    """Measure the operators of a PyTorch module on this machine.
+
+    The module is created and run. The graph has the forward and backward time of every operator, the median
+    of several runs, and the bytes of outputs, weights and peak memory.
+    """
+    refuse_outputs(out, reads=(module.rpartition(":")[0] or module,))
+    shapes = tuple(_profiled_input(text) for text in inputs)
+    if ":" not in module or not module.rpartition(":")[0].endswith(".py"):
+        raise PhazeError(f"profile: {module}: must be FILE.py:NAME, such as model.py:make")
+    if not run_code:
+        raise PhazeError(
+            f"profile: {module} would be executed; allow it with --run-code if you trust the file"
+        )
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise PhazeError(
+            "profile: PyTorch is not installed", "run pip install '.[torch]' in the folder of phaze"
+        )
+    from phaze.partition.measured import default_device, profile_module
+    from phaze.spec.documents import write_document
+
+    graph = profile_module(module, shapes, microbatch, device or default_device())
+    write_document(graph, out)
+    assert graph.profiled is not None
+    total_s = sum(operator.forward_s + operator.backward_s for operator in graph.operators)
+    typer.echo(
+        f"{graph.name}: {len(graph.operators)} operators, {len(graph.edges)} edges on "
+        f"{graph.profiled.device}; they take {total_s:.4g} s one by one, the whole module "
+        f"{graph.profiled.step_s:.4g} s: {out}"
+    )
+
+
+def _profiled_input(text: str) -> ProfiledInput:
+    """Input given as a shape and, after a colon, its kind; PhazeError if malformed."""
+    from phaze.spec.operators import ProfiledInput
+
+    shape, _, kind = text.partition(":")
+    sizes = shape.split("x") if shape else []
+    if not all(size.isdecimal() and 0 < int(size) <= MOST for size in sizes) or kind not in (
+        "",
+        "real",
+        "index",
+    ):
+        raise PhazeError(
+            f"profile: --input: must be a shape such as 3x224x224, optionally with :real or :index, got "
+            f"{text}"
+        )
+    return ProfiledInput(kind="index" if kind == "index" else "real", shape=tuple(map(int, sizes)))

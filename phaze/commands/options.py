@@ -30,8 +30,9 @@ _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)
 TRUTHS = {"true": 1, "false": 0}
 """Numbers of truth values in layout fields."""
 
-EmitOption = Literal["bridge", names.WrittenRuntime]
-"""Runtimes for which plans can be written: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does."""
+EmitOption = Literal["bridge", "torch", names.WrittenRuntime]
+"""Runtimes for which plans can be written: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does;
+torch is torch.distributed.pipelining, for the stages of `phaze partition`."""
 RuntimeOption = Literal["bridge", names.Runtime]
 """Runtimes for which layouts can be planned."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from phaze.partition.flow import CutOptions
     from phaze.partition.study import ShapeResult
     from phaze.partition.weights import PartitionTerms
+    from phaze.spec.operators import ProfiledModule
     from phaze.workload.operator_graphs import OperatorGraph
 
 
@@ -168,7 +169,7 @@ def partition(request: PartitionOptions) -> None:
     operators, name, samples = subject.operators, subject.name, subject.microbatch
     # Written before the search, which may take long or find nothing.
     if request.graph_out is not None:
-        write_document(stored_operators(operators, name, samples), request.graph_out)
+        write_document(stored_operators(operators, name, samples, subject.profiled), request.graph_out)
     most = subject.hyper_operators if request.hyper_operators is None else request.hyper_operators
     cut_options = CutOptions(most, request.flow, request.slack)
     if topology is not None:
@@ -181,7 +182,9 @@ def partition(request: PartitionOptions) -> None:
     if best.partition is None:
         raise PhazeError(best.reason)
     if request.out is not None:
-        file = stored_stages(operators, best.partition.chosen, terms, name, best.replicas, samples)
+        file = stored_stages(
+            operators, best.partition.chosen, terms, name, best.replicas, samples, subject.profiled
+        )
         write_document(file, request.out)
     others = _baselines(operators, terms, best) if request.baselines else []
     typer.echo(_as_json(shapes, others, samples) if request.as_json else _as_text(shapes, others, samples))
@@ -234,8 +237,9 @@ def _partition_jointly(
     assert best.mapped is not None
     if request.out is not None:
         file = stored_stages(
-            subject.operators, best.candidate, best.terms, subject.name, best.replicas, subject.microbatch
-        )
+            subject.operators, best.candidate, best.terms, subject.name, best.replicas, subject.microbatch,
+            subject.profiled,
+        )  # fmt: skip
         write_document(file, request.out)
     if request.map_out is not None:
         write_document(stored_mapping(best.mapped, subject.name, str(topology), settings), request.map_out)
@@ -277,6 +281,8 @@ class _Subject:
     microbatch: int
     hyper_operators: int | None = None
     """The model's default number of operator clusters, K."""
+    profiled: ProfiledModule | None = None
+    """PyTorch module of the operators, if they were measured."""
 
 
 def _subject(graph: str, microbatch: int | None, system: str | None, sequence: int | None) -> _Subject:
@@ -292,7 +298,8 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
         from phaze.workload.operator_graphs import operator_graph
 
         stored = read_as(StoredOperators, graph)
-        return _Subject(operator_graph(stored), stored.name, stored.microbatch)
+        graph_of_file = operator_graph(stored)
+        return _Subject(graph_of_file, stored.name, stored.microbatch, profiled=stored.profiled)
     from phaze.partition.profile import profile_model
     from phaze.spec.models import load_model_named
 

@@ -19,7 +19,7 @@ from phaze.partition.flow import (
 from phaze.partition.intervals import cut_as_pipedream, cut_in_order
 from phaze.partition.weights import PartitionTerms, stage_graph_of, stage_memory, weigh
 from phaze.spec.map_study import StagesPoint
-from phaze.spec.operators import StoredOperators
+from phaze.spec.operators import ProfiledModule, StoredOperators
 from phaze.spec.stages import PartitionSettings, StoredStages
 from phaze.workload.operator_graphs import OperatorGraph, operator_graph
 
@@ -68,6 +68,7 @@ def stored_stages(
     model: str,
     replicas: int,
     microbatch: int,
+    profiled: ProfiledModule | None = None,
 ) -> StoredStages:
     """Build the stage file of a partition; PhazeError if numbers exceed the limits of the file format."""
     stages = stage_graph_of(graph, chosen.stage_of, terms, replicas)
@@ -96,6 +97,7 @@ def stored_stages(
         "stage_time_s": chosen.time_s,
         "step_time_s": chosen.step_s,
         "settings": _settings(chosen, terms, microbatch),
+        "profiled": profiled,
     }
     return StoredStages.parse(content, model)
 

@@ -48,6 +48,29 @@ class StoredEdge(Noun):
     """Size in bytes for one microbatch."""
 
 
+class ProfiledInput(Noun):
+    """Input tensor of a profiled module."""
+
+    kind: Literal["real", "index"]
+    """`real` for real numbers, in the precision of the parameters; `index` for indices such as token ids."""
+    shape: tuple[Count, ...]
+    """Shape for one sample; the microbatch is added as the first dimension."""
+
+
+class ProfiledModule(Noun):
+    """PyTorch module whose operators were measured."""
+
+    module: Text
+    """File and callable that create the module, as `FILE.py:NAME`; the file is relative to the folder in
+    which the commands run."""
+    inputs: tuple[ProfiledInput, ...] = Field(min_length=1)
+    """Inputs of the module in order."""
+    device: Text
+    """Device that ran the operators."""
+    step_s: Size
+    """Measured time of the forward and backward pass of the whole module in seconds."""
+
+
 class StoredOperators(Noun):
     """Acyclic graph of operators."""
 
@@ -63,6 +86,8 @@ class StoredOperators(Noun):
     """Operators, in any order."""
     edges: tuple[StoredEdge, ...]
     """Tensors between operators, at most one for each pair."""
+    profiled: ProfiledModule | None = None
+    """PyTorch module of the operators, if `phaze profile` measured them."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.operators import refuse
+from phaze.spec.operators import ProfiledModule, refuse
 from phaze.spec.values import Count, Index, Positive, Result, Size, Text, repeated
 
 
@@ -85,6 +85,8 @@ class StoredStages(Noun):
     """Simulated time of a training step in seconds at the bandwidth in `settings`."""
     settings: PartitionSettings | None = None
     """Settings of the partition."""
+    profiled: ProfiledModule | None = None
+    """PyTorch module of the operators, if `phaze profile` measured them."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

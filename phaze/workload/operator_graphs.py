@@ -12,7 +12,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.spec.operators import StoredOperator, StoredOperators
+from phaze.spec.operators import ProfiledModule, StoredOperator, StoredOperators
 from phaze.spec.stages import StoredStages
 from phaze.workload.graphs import TimedGraph, check_values, edge_arrays
 
@@ -79,7 +79,9 @@ def operator_graph(stored: StoredOperators) -> OperatorGraph:
     )
 
 
-def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> StoredOperators:
+def stored_operators(
+    graph: OperatorGraph, name: str, microbatch: int, profiled: ProfiledModule | None = None
+) -> StoredOperators:
     """Convert an operator graph to file content; PhazeError if numbers exceed the format's limits."""
     rows = np.stack([getattr(graph, key) for key in OPERATOR_FIELDS[1:-1]], axis=1).tolist()
     # Files may omit layers, which only partitions by layer need.
@@ -97,6 +99,7 @@ def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> Stored
             {"source": graph.names[i], "target": graph.names[j], "bytes": size}
             for i, j, size in graph.tensors
         ],
+        "profiled": profiled,
     }
     return StoredOperators.parse(content, name)
 

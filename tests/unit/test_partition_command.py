@@ -24,6 +24,10 @@ def documented_graph(tmp_path: Path) -> Path:
     return documented(1, tmp_path)
 
 
+NEGATIVE = {"name": "a", "backward_s": 0, "parameter_bytes": 0, "forward_bytes": 0, "backward_bytes": 0}
+NEGATIVE["forward_s"] = -1
+
+
 def changed(graph: Path, **keys: object) -> str:
     data = json.loads(graph.read_text()) | keys
     graph.write_text(json.dumps(data))
@@ -110,6 +114,7 @@ def test_models_of_the_paper_bring_its_number_of_clusters(
         ({"edges": [{"source": "query", "target": "value", "bytes": 1}]}, "'value' is not the name of an op"),
         ({"edges": [{"source": "query", "target": "query", "bytes": 1}]}, "not form a cycle, got query ->"),
         ({"edges": [{"source": "query", "target": "feed-forward", "bytes": -1}]}, "edges.0.bytes: .*got -1"),
+        ({"operators": [NEGATIVE], "edges": []}, "operators.0.forward_s: .*got -1"),
         ({"microbatches": 4}, "microbatches: is not a known key"),
         ({"operators": []}, "operators: "),
         ({"format": "phaze-stages"}, "format: "),

@@ -1,0 +1,238 @@
+"""Operator graph of a PyTorch module, measured on this machine's device.
+
+The module is exported with torch.export, and every operator runs alone on the tensors that it reads in the
+module: a forward and a backward pass, each the median of several runs after a warm-up. The graph is what
+`phaze partition` reads, with operators named as the emitted pipeline names them. Sizes are those of tensors:
+parameters, results and gradients. On a GPU the bytes of a pass are the peak of PyTorch's allocator.
+
+This module imports PyTorch and is imported on demand: the default installation has no PyTorch.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import fx, nn
+
+from phaze.base.errors import PhazeError
+from phaze.runtimes.pipeline_program import Operators, created, examples, exported, operators_of
+from phaze.spec.operators import ProfiledInput, ProfiledModule, StoredOperators
+
+Outcome = TypeVar("Outcome")
+WARM, ROUNDS = 2, 7
+"""Numbers of warm-up runs and of timed runs of each operator, of which the median counts."""
+
+
+@dataclass
+class MeasuredOperator:
+    """Times and sizes of an operator; the field names are those of a stored operator."""
+
+    name: str
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    parameter_bytes: int = 0
+    forward_bytes: int = 0
+    backward_bytes: int = 0
+    layer: str = ""
+    read_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes that the operator reads from each other operator."""
+
+
+def profile_module(
+    path: str, inputs: tuple[ProfiledInput, ...], microbatch: int, device: str, rounds: int = ROUNDS
+) -> StoredOperators:
+    """Measure the operators of the module that `FILE.py:NAME` creates; this runs the file.
+
+    Raises PhazeError if the module cannot be created, exported or run.
+    """
+    kinds = tuple((one.kind, one.shape) for one in inputs)
+    module = _tried(path, "cannot be created", lambda: created(path, torch.device(device)))
+    arguments = _tried(path, "cannot get inputs", lambda: examples(module, kinds, microbatch))
+    whole = _tried(path, "cannot be traced by torch.export", lambda: exported(module, arguments))
+    operators = operators_of(whole.graph)
+    if not operators:
+        raise PhazeError(f"profile: {path}: has no operators", "return a tensor that depends on the inputs")
+    profiler = _Profiler(whole, arguments, operators, rounds)
+    measured = _tried(path, "cannot be executed", profiler.run)
+    step_s = _tried(path, "cannot be executed", lambda: profiler.step_s(module))
+    content = {
+        "format": "phaze-operators",
+        "version": 1,
+        "name": path.rpartition("/")[2].partition(".")[0],
+        "microbatch": microbatch,
+        "operators": [
+            {key: value for key, value in vars(operator).items() if key != "read_bytes"}
+            for operator in measured
+        ],
+        "edges": [
+            {"source": source, "target": operator.name, "bytes": nbytes}
+            for operator in measured
+            for source, nbytes in operator.read_bytes.items()
+        ],
+        "profiled": ProfiledModule(
+            module=path, inputs=inputs, device=_device_name(device), step_s=step_s
+        ).model_dump(),
+    }
+    return StoredOperators.parse(content, path)
+
+
+def default_device() -> str:
+    """The first GPU if there is one, else the CPU."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+
+
+def _tried(path: str, failure: str, work: Callable[[], Outcome]) -> Outcome:
+    """Result of running user code; any exception becomes a PhazeError that ends with its own message."""
+    try:
+        return work()
+    except Exception as error:  # user code raises anything
+        raise PhazeError(f"profile: {path}: {failure}:\n{type(error).__name__}: {error}") from error
+
+
+class _Profiler:
+    """Runs the operators of an exported module one by one, and keeps tensors until their last use."""
+
+    def __init__(
+        self, whole: fx.GraphModule, inputs: tuple[torch.Tensor, ...], operators: Operators, rounds: int
+    ) -> None:
+        self.whole, self.inputs, self.operators, self.rounds = whole, inputs, operators, rounds
+        self.owner = {node: name for name, nodes in operators.items() for node in nodes}
+        self.device = inputs[0].device
+        self.tensors: dict[fx.Node, object] = {}
+        self.owned: set[int] = set()
+        """Parameters that an operator already has; tied weights count once."""
+
+    def run(self) -> list[MeasuredOperator]:
+        """Measure all operators in order."""
+        nodes = list(self.whole.graph.nodes)
+        placeholders = iter(self.inputs)
+        for node in nodes:
+            if node.op == "placeholder":
+                self.tensors[node] = next(placeholders)
+            elif node.op == "get_attr":
+                parent, _, name = str(node.target).rpartition(".")
+                self.tensors[node] = getattr(self.whole.get_submodule(parent), name)
+        last = {source: node for node in nodes for source in node.all_input_nodes}
+        measured = []
+        for name, members in self.operators.items():
+            measured.append(self._measure(name, members))
+            # Tensors are freed after their last reader; parameters stay with the module.
+            for source in [*members[0].all_input_nodes, *members]:
+                if last.get(source) in members and source in self.owner:
+                    self.tensors.pop(source, None)
+        return measured
+
+    def _measure(self, name: str, members: list[fx.Node]) -> MeasuredOperator:
+        call = members[0]
+        stack = list((call.meta.get("nn_module_stack") or {}).values())
+        operator = MeasuredOperator(name, layer=(stack[-1][0] if stack else "") or "model")
+        leaves = {node: self._leaf(node) for node in call.all_input_nodes}
+        arguments = fx.map_arg((call.args, call.kwargs), lambda node: leaves[node])
+        work: Callable[[], object] = partial(call.target, *arguments[0], **arguments[1])
+        operator.forward_s, forward_peak = self._timed(work)
+        outputs = work()
+        results = list(_tensors(outputs))
+        wanted = [leaf for leaf in leaves.values() if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        ends = [result for result in results if result.requires_grad]
+        backward_peak = 0
+        if wanted and ends:
+            ones = [torch.ones_like(end) for end in ends]
+            operator.backward_s, backward_peak = self._timed(
+                lambda: torch.autograd.grad(ends, wanted, ones, retain_graph=True, allow_unused=True)
+            )
+        self._keep(members, outputs)
+        self._size(operator, call, results, wanted, (forward_peak, backward_peak))
+        return operator
+
+    def _size(
+        self,
+        operator: MeasuredOperator,
+        call: fx.Node,
+        results: list[torch.Tensor],
+        wanted: list[torch.Tensor],
+        peaks: tuple[int, int],
+    ) -> None:
+        """Write the sizes of an operator: tensors that it reads, parameters, and memory of its passes."""
+        for node in call.all_input_nodes:
+            tensor = self.tensors.get(node)
+            if isinstance(tensor, nn.Parameter) and id(tensor) not in self.owned:
+                self.owned.add(id(tensor))
+                operator.parameter_bytes += tensor.nbytes
+            elif node in self.owner and isinstance(tensor, torch.Tensor):
+                source = self.owner[node]
+                operator.read_bytes[source] = operator.read_bytes.get(source, 0) + tensor.nbytes
+        # A view's result lies in the memory of what it views.
+        made = sum(result.nbytes for result in results if not result._is_view())
+        gradients = sum(leaf.nbytes for leaf in wanted)
+        operator.forward_bytes = operator.parameter_bytes + max(made, peaks[0])
+        operator.backward_bytes = operator.parameter_bytes + max(gradients, peaks[1])
+
+    def _leaf(self, node: fx.Node) -> object:
+        """Tensor of a node that gradients reach, without the operators that made it."""
+        tensor = self.tensors[node]
+        if not isinstance(tensor, torch.Tensor) or isinstance(tensor, nn.Parameter):
+            return tensor
+        return tensor.detach().requires_grad_(tensor.requires_grad)
+
+    def _keep(self, members: list[fx.Node], outputs: object) -> None:
+        """Store the outputs of a call and those selected from them, still marked if gradients reach them."""
+        self.tensors[members[0]] = _detached(outputs)
+        for node in members[1:]:
+            selected = node.target(*fx.map_arg(node.args, lambda source: self.tensors[source]))
+            self.tensors[node] = selected
+
+    def _timed(self, work: Callable[[], object]) -> tuple[float, int]:
+        """Median time of a function in seconds, and the peak of bytes that it allocates on a GPU, else 0."""
+        gpu, times = self.device.type == "cuda", list[float]()
+        peak = 0
+        for number in range(WARM + self.rounds):
+            if gpu:
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+                before = torch.cuda.memory_allocated()
+            start = time.perf_counter()
+            work()
+            if gpu:
+                torch.cuda.synchronize()
+                peak = torch.cuda.max_memory_allocated() - before
+            if number >= WARM:
+                times.append(time.perf_counter() - start)
+        return statistics.median(times), peak
+
+    def step_s(self, module: nn.Module) -> float:
+        """Median time of the forward and backward pass of the whole module."""
+        wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+        def step() -> None:
+            ends = [tensor for tensor in _tensors(module(*self.inputs)) if tensor.requires_grad]
+            if wanted and ends:
+                torch.autograd.grad(ends, wanted, [torch.ones_like(end) for end in ends], allow_unused=True)
+
+        return self._timed(step)[0]
+
+
+def _tensors(outputs: object) -> Iterable[torch.Tensor]:
+    if isinstance(outputs, torch.Tensor):
+        yield outputs
+    elif isinstance(outputs, (list, tuple)):
+        for output in outputs:
+            yield from _tensors(output)
+    elif isinstance(outputs, dict):
+        yield from _tensors(list(outputs.values()))
+
+
+def _detached(outputs: object) -> object:
+    """Tensors without the operators that made them, which still say whether gradients reach them."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs.detach().requires_grad_(outputs.requires_grad)
+    return [_detached(output) for output in outputs] if isinstance(outputs, (list, tuple)) else outputs

@@ -1,0 +1,201 @@
+"""From a module to a pipeline that trains it: profile, partition, emit and run, against the whole module."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from phaze.spec.documents import read_as
+from phaze.spec.operators import StoredOperators
+from tests.commands import assert_refused, invoke
+from tests.unit.runtimes.modules import RESNET, TRANSFORMER
+
+needs_torch = pytest.mark.skipif(
+    find_spec("torch") is None, reason="PyTorch is not installed; make runtimes has it"
+)
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch.export in itself
+PARAMETERS = {"resnet": 26, "transformer": 2 + 36}
+"""Gradients that all stages have, counting the tied embedding in both of its stages."""
+BRANCHING = """
+import torch
+class Branching(torch.nn.Linear):
+    def forward(self, rows):
+        return rows if rows.sum() > 0 else -rows
+def make():
+    return Branching(2, 2)
+"""
+
+
+@pytest.fixture(name="folder")
+def folder_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with the modules and a network of four devices."""
+    (tmp_path / "transformer.py").write_text(TRANSFORMER)
+    (tmp_path / "resnet.py").write_text(RESNET)
+    pairs = [(a, b) for a in range(4) for b in range(4) if a != b]
+    rows = "".join(f"{a},{b},1e-5,{1e8 * (1 + a + b)}\n" for a, b in pairs)
+    (tmp_path / "links.csv").write_text("source,target,latency_s,bandwidth_bytes_per_s\n" + rows)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def profiled(model: str, shape: str) -> StoredOperators:
+    invoke(f"profile {model}.py:make --input {shape} --microbatch 2 --run-code --device cpu -o graph.json")
+    return read_as(StoredOperators, "graph.json")
+
+
+def run(program: str, *options: str) -> str:
+    """Output of four processes of torchrun, of one thread each."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, program, *options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "shape", "stages"), [("resnet", "3x16x16", 4), ("transformer", "8:index", 2)]
+)
+def test_a_pipeline_has_the_loss_and_gradients_of_the_whole_module(
+    folder: Path, model: str, shape: str, stages: int
+) -> None:
+    profiled(model, shape)
+    assert folder.is_dir()
+    shapes = f"--stages {stages} --replicas {4 // stages} --flow paper"
+    invoke(f"partition graph.json {shapes} -o stages.json")
+    invoke("map stages.json --topology links.csv --steps 100 -o map.json")
+    invoke("emit stages.json --map map.json --for torch -o pipe.py")
+    for schedule in ("gpipe", "1f1b"):
+        printed = run("pipe.py", "--check", "--schedule", schedule)
+        assert ("batch norm is frozen" in printed) == (model == "resnet")
+        (worst, count) = re.findall(r"largest difference (\S+) in the loss and (\d+) gradients", printed)[0]
+        assert float(worst) < 1e-6
+        assert int(count) == PARAMETERS[model] * 4 // stages
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", run("pipe.py", "--steps", "3"))]
+    assert len(losses) == 3
+
+
+@needs_torch
+def test_a_profile_has_the_sizes_of_the_modules_tensors(folder: Path) -> None:
+    graph = profiled("resnet", "3x16x16")
+    assert folder.is_dir()
+    operators = {operator.name: operator for operator in graph.operators}
+    # Double precision: 8 bytes; two samples of 8 x 14 x 14 after the first convolution.
+    assert operators["0.conv2d"].parameter_bytes == 8 * (8 * 3 * 9 + 8)
+    edges = {(edge.source, edge.target): edge.bytes for edge in graph.edges}
+    assert edges["0.conv2d", "1.native_batch_norm_legit_no_training"] == 8 * 2 * 8 * 14 * 14
+    assert edges["2.relu", "3.add"] == edges["2.relu", "3.first.conv2d"]
+    # The first operator reads images, which have no gradients; weights have.
+    assert operators["0.conv2d"].backward_bytes == 2 * operators["0.conv2d"].parameter_bytes
+    assert all(operator.forward_s > 0 and operator.backward_s > 0 for operator in graph.operators)
+    assert graph.profiled is not None
+    assert graph.profiled.step_s > 0
+    assert graph.profiled.module == "resnet.py:make"
+
+
+@needs_torch
+def test_tied_weights_count_once(folder: Path) -> None:
+    total = sum(operator.parameter_bytes for operator in profiled("transformer", "8:index").operators)
+    assert folder.is_dir()
+    block = 4 * 16 * 16 + 4 * 16 + 2 * 16 * 32 + 32 + 16 + 4 * 16
+    assert total == 8 * (50 * 16 + 3 * block)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def make(): return 3", "cannot be created:\nTypeError: .*must return a torch.nn.Module, got int"),
+        ("def make(): raise OSError('no weights')", "cannot be created:\nOSError: no weights"),
+        ("def other(): pass", "cannot be created:\nAttributeError: .*make: is missing"),
+        (
+            BRANCHING,
+            "cannot be traced by torch.export:\n",
+        ),
+        ("import torch\ndef make(): return torch.nn.Linear(5, 2)", "cannot be traced by torch.export:\n"),
+    ],
+)
+def test_a_module_that_fails_is_named_before_its_own_error(folder: Path, code: str, message: str) -> None:
+    (folder / "bad.py").write_text(code)
+    assert_refused(
+        f"profile: bad.py:make: {message}", "profile bad.py:make --input 4 --run-code -o graph.json"
+    )
+    assert not (folder / "graph.json").exists()
+
+
+def test_nothing_runs_without_permission(folder: Path) -> None:
+    (folder / "bad.py").write_text("open('ran', 'w')")
+    assert_refused(
+        "bad.py:make would be executed; allow it with --run-code",
+        "profile bad.py:make --input 4 -o graph.json",
+    )
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("profile model:make --input 4 -o graph.json", "must be FILE.py:NAME"),
+        ("profile model.py:make --input 4xx -o graph.json", "--input: must be a shape"),
+        ("profile model.py:make --input 4:word -o graph.json", "--input: must be a shape"),
+    ],
+)
+def test_a_bad_option_is_named(command: str, message: str) -> None:
+    assert_refused(message, command)
+
+
+def stages_file(folder: Path, **keys: object) -> str:
+    """Write two stages of a profiled module, of which some keys are changed."""
+    stage = {"forward_s": 1, "backward_s": 1, "parameter_bytes": 0}
+    content: dict[str, object] = {
+        "format": "phaze-stages",
+        "version": 1,
+        "model": "toy",
+        "replicas": 1,
+        "microbatches": 2,
+        "recompute": False,
+        "stages": [stage | {"operators": ["a"]}, stage | {"operators": ["b"]}],
+        "edges": [{"source": 0, "target": 1, "bytes": 8}],
+        "settings": {"partitioner": "full", "microbatch": 2, "bandwidth_bytes_per_s": 1},
+        "profiled": {
+            "module": "toy.py:make", "inputs": [{"kind": "real", "shape": [3]}], "device": "cpu", "step_s": 1,
+        },
+    }  # fmt: skip
+    (folder / "stages.json").write_text(json.dumps(content | keys))
+    return "stages.json"
+
+
+def test_an_emitted_program_is_python_with_the_plan_in_it(folder: Path) -> None:
+    stages_file(folder)
+    invoke("map stages.json --topology links.csv --steps 10 -o map.json")
+    text = invoke("emit stages.json --map map.json --for torch").stdout
+    constants: dict[str, object] = {}
+    exec(text.partition("# begin of the plan\n")[2].partition("# end")[0], constants)
+    assert constants["STAGES"] == (("a",), ("b",))
+    assert constants["INPUTS"] == (("real", (3,)),)
+    assert constants["MICROBATCHES"] == constants["MICROBATCH"] == 2
+    compile(text, "pipe.py", "exec")
+
+
+def test_what_cannot_be_emitted_is_named(folder: Path) -> None:
+    assert_refused("--for torch needs --map", "emit", stages_file(folder), "--for", "torch")
+    invoke("map stages.json --topology links.csv --steps 10 -o map.json")
+    assert_refused("--map goes with --for torch only", "emit stages.json --map map.json --for megatron")
+    command = "emit stages.json --map map.json --for torch"
+    stages_file(folder, profiled=None)
+    assert_refused("stages.json: profiled: is missing", command)
+    stages_file(folder, replicas=2)
+    assert_refused("map.json: mapping: must have 2 stages of 2 replicas", command)
