@@ -169,7 +169,10 @@ UNKNOWN = (
     (f"{PLAN} --rank x", "'--rank': 'x' is not one of 'prudent', 'expected'"),
     (f"{PLAN} --tokens 4X", "'--tokens': must be a number"),
     ("compare runs.csv", r"Missing argument 'PLAN'\.; Usage: .* compare \[OPTIONS\]"),
-    ("emit p.json --for maxtext", "'maxtext' is not one of 'bridge', 'megatron', 'torchtitan', 'deepspeed'"),
+    (
+        "emit p.json --for maxtext",
+        "'maxtext' is not one of 'bridge', 'torch', 'megatron', 'torchtitan', 'deepspeed'",
+    ),
     ("export p.parquet --format xml", "is not one of 'csv', 'json'"),
     (f"extract --model gpt2 --microbatch {WHOLE}", "less than or equal to"),
     (f"schedule --model gpt2 --tensor {2**40}", "less than or equal to"),
