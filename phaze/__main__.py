@@ -47,26 +47,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     help="Plan the training of models on clusters, and design accelerators for them.",
+    epilog="All commands: phaze -h --all. Options of one: phaze plan -h.",
 )
 GROUPS = {
-    "Ask (how to train a model)": (plan, model, certify, simulate),
-    "Run (flags, your runs, your cluster)": (emit, read, compare, validate, measure, calibrate),
-    "Design (accelerators)": (
-        place,
-        space,
-        extract,
-        estimate,
-        schedule,
-        partition,
-        map_stages,
-        tiles,
-        trace,
-        profile,
+    "Train (a model on a cluster)": (
+        plan, emit, read, compare, simulate, validate, models, systems,
+        model, certify, measure, calibrate, recipes, stacks,
     ),
-    "Studies (many accelerators)": (new_study, status, export),
-    "Look (what phaze knows)": (models, systems, devices, stacks, recipes),
-}
+    "Design (accelerators)": (
+        place, estimate, devices, space, extract, schedule, partition, map_stages, tiles, trace, profile,
+    ),
+    "Study (many accelerators)": (new_study, status, export),
+}  # fmt: skip
 """Verbs by the title of their group in the help."""
+FIRST_SCREEN = (
+    plan, emit, read, compare, validate, models, systems, place, estimate, new_study, status, export,
+)  # fmt: skip
+"""Verbs in the short help."""
 NAMES = {
     verb.__name__.removesuffix("_stages").replace("_", "-"): verb
     for verbs in GROUPS.values()
@@ -94,6 +91,7 @@ def _begin(
             "PHAZE_CONFIG, else phaze's own."
         ),
     ] = None,
+    _all: Annotated[bool, typer.Option("--all", help="With -h: list all commands.")] = False,
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_told, is_eager=True)
     ] = False,
@@ -109,6 +107,7 @@ def _begin(
     os.environ[variable] = named
 
 
+Verbs.first_screen = frozenset(name for name, verb in NAMES.items() if verb in FIRST_SCREEN)
 for title, verbs in GROUPS.items():
     for name, verb in NAMES.items():
         if verb in verbs:

@@ -186,6 +186,7 @@ class ReadOptions:
         int | None,
         typer.Option(help="Number of devices. Default: the number in torchrun's arguments.", min=1),
     ] = None
+    nodes: options.NodesOption = None
     model: Annotated[
         str | None,
         typer.Option(
@@ -221,11 +222,10 @@ def read(request: ReadOptions) -> None:
 
     Prints the step time, the memory of every rank, and the bottleneck.
     """
-    system, count = options.cluster(
-        "read", request.gpus, request.system, None if request.devices is None else str(request.devices)
-    )
+    devices = None if request.devices is None else str(request.devices)
+    system, count = options.cluster("read", request.gpus, request.system, devices, request.nodes)
     _refuse_table(request.out, reads=(request.flags, system, request.model, request.stack))
-    run = _read_run(request, system, None if count is None else int(count))
+    run = _read_run(request, system, options.one_number("read", count))
     from phaze.plan.answer.assumptions import uncalibrated
     from phaze.plan.answer.priced import PricedLayout
     from phaze.plan.answer.ranked_table import shape

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields
 from decimal import Decimal
 from functools import wraps
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from phaze.base.errors import PhazeError
 from phaze.commands import completion
@@ -27,6 +29,8 @@ SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)", re.IGNORECASE)
 
 
+_NUMBER = "0*[1-9][0-9]{0,7}"
+"""Pattern of a number of devices or nodes."""
 TRUTHS = {"true": 1, "false": 0}
 """Numbers of truth values in layout fields."""
 
@@ -47,11 +51,13 @@ def readable(path: Path | None) -> Path | None:
 
 
 def known_model(name: str | None) -> str | None:
-    """Check a model's name or path and return it unchanged; PhazeError if unknown, before slow imports."""
+    """Check a model's name, id or path, and return its file's name or path; PhazeError if unknown."""
     from phaze.spec.files import model_path
 
-    readable(None if name is None else model_path(name))
-    return name
+    path = readable(None if name is None else model_path(name))
+    if path is None or name is None or Path(name) == path:
+        return name
+    return str(path) if path.name == "config.json" else path.stem
 
 
 def known_system(name: str | None) -> str | None:
@@ -62,6 +68,14 @@ def known_system(name: str | None) -> str | None:
     return name if path is None or name is None or is_path(name) else path.stem
 
 
+def known_chip(name: str) -> str:
+    """Name of an architecture's or device's file, or its path unchanged; PhazeError if unknown."""
+    from phaze.spec.systems import chip_path
+
+    path = chip_path(name)
+    return name if Path(name) == path else path.stem
+
+
 def known_stack(name: str | None) -> str | None:
     """Check a software stack's name or path and return it unchanged; PhazeError if unknown."""
     from phaze.spec.files import stack_path
@@ -70,22 +84,67 @@ def known_stack(name: str | None) -> str | None:
     return name
 
 
-def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None) -> tuple[str, str | None]:
-    """System and number of devices, from --gpus or from --system and --devices; PhazeError if unknown."""
+def cluster(
+    verb: str, gpus: str | None, system: str | None, devices: str | None, nodes: str | None = None
+) -> tuple[str, str | None]:
+    """System and number of devices, from --gpus or from --system with --devices or --nodes.
+
+    Several numbers stay separated by commas. PhazeError if the system is unknown or the options contradict.
+    """
     if gpus is None and system is None:
         raise PhazeError(
             f"{verb}: the cluster is missing", "pass --gpus, such as --gpus 256xH100, or --system"
         )
     if gpus is not None:
-        match = re.fullmatch("0*([1-9][0-9]{0,7})x(.+)", gpus, re.IGNORECASE)
+        match = re.fullmatch(rf"({_NUMBER}(?:,{_NUMBER})*)x([^,]+)", gpus, re.IGNORECASE)
         if match is None:
             raise PhazeError(
-                f"{verb}: --gpus: must be a number, x and a system, such as 256xH100, got {gpus}"
+                f"{verb}: --gpus: must be a number, x and a system, such as 256xH100, got {gpus}",
+                "for several numbers of devices: --gpus 64,128xH100; `phaze systems` lists the systems",
             )
-        if system is not None or devices is not None:
+        if system is not None or devices is not None or nodes is not None:
             raise PhazeError(f"{verb}: --gpus {gpus} already sets --system and --devices", "leave these out")
         devices, system = match.groups()
-    return str(known_system(system)), devices
+    named = str(known_system(system))
+    return named, devices if nodes is None else _devices_of(verb, nodes, named, devices)
+
+
+def _devices_of(verb: str, nodes: str, system: str, devices: str | None) -> str:
+    """Numbers of devices of numbers of nodes; a node is the innermost group of the system's network."""
+    from phaze.spec.systems import load_cluster
+
+    if devices is not None:
+        raise PhazeError(f"{verb}: --nodes {nodes} and --devices both set the devices", "pass only one")
+    if re.fullmatch(rf"{_NUMBER}(?:,{_NUMBER})*", nodes) is None:
+        raise PhazeError(f"{verb}: --nodes: must be whole numbers >= 1, such as 8 or 8,16, got {nodes}")
+    node = load_cluster(system)[0].levels[0].devices
+    return ",".join(str(int(number) * node) for number in nodes.split(","))
+
+
+def one_number(verb: str, devices: str | None) -> int | None:
+    """Number of devices of a command that accepts only one."""
+    if devices is not None and "," in devices:
+        raise PhazeError(
+            f"{verb}: accepts one number of devices, got {devices}", "`phaze plan` compares several"
+        )
+    return None if devices is None else int(devices)
+
+
+def whole_numbers(text: str | int) -> tuple[int, ...]:
+    """Parse whole numbers separated by commas, such as 4,8; BadParameter if malformed."""
+    parts = str(text).split(",")
+    numbers = tuple(int(part) for part in parts if part.strip().isdecimal())
+    if len(numbers) < len(parts) or not all(1 <= number <= names.MOST for number in numbers):
+        raise typer.BadParameter(
+            f"must be whole numbers, each greater than or equal to 1 and less than or equal to {names.MOST}, "
+            f"separated by commas, such as 4,8, got {text}"
+        )
+    return numbers
+
+
+def _joined(numbers: list[tuple[int, ...]] | None) -> list[int] | None:
+    """Numbers of an option that was repeated, in one list; None if it was not given."""
+    return [width for widths in numbers for width in widths] if numbers else None
 
 
 def amount(text: str | float) -> float:
@@ -175,7 +234,7 @@ def optional_cluster(
     if gpus is None:
         return system, devices
     named, number = cluster(verb, gpus, system, None if devices is None else str(devices))
-    return named, int(number or 0)
+    return named, one_number(verb, number)
 
 
 GpusOption = Annotated[
@@ -185,11 +244,15 @@ GpusOption = Annotated[
         autocompletion=completion.gpus,
     ),
 ]
+NodesOption = Annotated[
+    str | None,
+    typer.Option(help="Number of nodes instead of --devices; needs --system.", metavar="N"),
+]
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="Model: a name in config/models, or a path of a spec, a Hugging Face config.json or a "
-        "traced model.",
+        help="Model: a name in config/models, a Hugging Face id, or a path of a spec, a Hugging Face "
+        "config.json or a traced model.",
         callback=known_model,
         autocompletion=completion.models,
     ),
@@ -200,7 +263,8 @@ PlanArgument = Annotated[
 MODEL = typer.Option(
     "--model",
     "-m",
-    help="Model: a name in config/models, or a path of a spec or of a Hugging Face config.json.",
+    help="Model: a name in config/models, a Hugging Face id, or a path of a spec or of a Hugging Face "
+    "config.json.",
     callback=known_model,
     autocompletion=completion.models,
 )
@@ -225,17 +289,31 @@ BatchTokensOption = Annotated[
 SequenceOption = Annotated[
     int | None,
     typer.Option(
+        "--sequence",
+        "--seq-length",
         help="Tokens in a sample, such as 8k (8,000). Default: 8192, or the model's longest sequence if "
         "shorter.",
         parser=count,
         metavar="N",
     ),
 ]
+GlobalBatchOption = Annotated[
+    int | None,
+    typer.Option(
+        "--global-batch", "--gbs", help="Samples in a batch. Default: 4096.", parser=count, metavar="N"
+    ),
+]
 TensorOption = Annotated[
-    list[int] | None, typer.Option(help="Tensor-parallel width; can be repeated.", min=1, max=names.MOST)
+    list[int] | None,
+    typer.Option(
+        help="Tensor-parallel widths, such as 4,8.", parser=whole_numbers, callback=_joined, metavar="N,N"
+    ),
 ]
 MicrobatchOption = Annotated[
-    list[int] | None, typer.Option(help="Samples in a microbatch; can be repeated.", min=1, max=names.MOST)
+    list[int] | None,
+    typer.Option(
+        help="Samples in a microbatch, such as 1,2.", parser=whole_numbers, callback=_joined, metavar="N,N"
+    ),
 ]
 SystemOption = Annotated[
     str,
@@ -318,31 +396,43 @@ def _description(hint: object) -> Described | None:
     return next((part for part in metadata if isinstance(part, Described)), None)
 
 
-def _with_option(hint: object, flags: tuple[str, ...]) -> object:
-    """Annotation of a command's parameter: a described field gets the option that its description implies."""
+def _with_option(hint: object, flags: tuple[str, ...], panel: str | None) -> object:
+    """Annotation of a command's parameter: a described field gets the option that its description implies.
+
+    The option stands in a panel of the help.
+    """
     described = _description(hint)
     if described is None:
-        return hint
+        kind, *metadata = get_args(hint) or (hint,)
+        option = next((part for part in metadata if isinstance(part, OptionInfo)), None)
+        if option is None or panel is None:
+            return hint
+        option = copy(option)  # several commands share it
+        option.rich_help_panel = panel
+        return Annotated[kind, option]
     kind, suffixed = get_args(hint)[0], described.with_suffix
     option = typer.Option(
         *flags, help=described.text, min=described.least,
-        parser=amount if suffixed else None, metavar="N" if suffixed else None,
+        parser=amount if suffixed else None, metavar="N" if suffixed else None, rich_help_panel=panel,
     )  # fmt: skip
     return Annotated[kind, option]
 
 
-def takes(noun: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
+def takes(
+    noun: type[Options], panels: Mapping[type, str] | None = None
+) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
     """Decorator: turn a function of one dataclass into a command with an argument or option for each field.
 
-    In help, options of a class precede those of its base classes.
+    In help, options of a class precede those of its base classes, and stand in the panel of their class.
     """
     names, hints = _flags(noun), get_type_hints(noun, include_extras=True)
-    hints = {name: _with_option(hint, names[name]) for name, hint in hints.items()}
     # Fields of a dataclass begin with those of its base classes; help is clearer the other way round.
-    annotations = [get_annotations(base) for base in noun.__mro__]
+    annotations = {base: get_annotations(base) for base in noun.__mro__}
+    owners = {name: next(base for base in annotations if name in annotations[base]) for name in names}
+    hints = {name: _with_option(hints[name], names[name], (panels or {}).get(owners[name])) for name in names}
 
     def rank(field: Field[object]) -> int:
-        return next(i for i, names in enumerate(annotations) if field.name in names)
+        return noun.__mro__.index(owners[field.name])
 
     ordered = sorted(fields(noun), key=rank)  # type: ignore[arg-type]
 

@@ -28,9 +28,8 @@ class ModelOptions(options.ArchitectureOptions):
     """Command-line options for a model's training and the cluster to place it on."""
 
     gpus: options.GpusOption = None
-    global_batch: Annotated[
-        int | None, typer.Option(help="Samples in a batch. Default: 4096.", parser=options.count, metavar="N")
-    ] = None
+    nodes: options.NodesOption = None
+    global_batch: options.GlobalBatchOption = None
     batch_tokens: options.BatchTokensOption = None
     sequence: options.SequenceOption = None
     tensor: options.TensorOption = None
@@ -162,16 +161,17 @@ def _batch(request: PlaceOptions) -> int:
 
 
 def _cluster(request: PlaceOptions) -> dict[str, Any]:
-    """Values that --gpus supplies in place of other options: system, number of devices and architecture.
+    """Values that --gpus and --nodes supply: system, number of devices and architecture.
 
     The system's device is the architecture unless --architecture is given.
     """
-    if request.gpus is None:
+    if request.gpus is None and request.nodes is None:
         return {}
     system = request.system if options.is_given(request.context, "system") else None
-    named, number = options.optional_cluster("place", request.gpus, system, request.devices)
-    changes: dict[str, Any] = {"system": named or request.system, "devices": number}
-    if named is not None and not options.is_given(request.context, "architecture"):
+    devices = None if request.devices is None else str(request.devices)
+    named, number = options.cluster("place", request.gpus, system, devices, request.nodes)
+    changes: dict[str, Any] = {"system": named, "devices": options.one_number("place", number)}
+    if not options.is_given(request.context, "architecture"):
         from phaze.spec.files import is_path, read_mapping, system_path
 
         path = system_path(named)

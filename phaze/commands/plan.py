@@ -13,7 +13,7 @@ from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands.options import RuntimeOption
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, telling
-from phaze.commands.plan_options import PlanOptions
+from phaze.commands.plan_options import PANELS, PlanOptions
 from phaze.commands.plan_phases import PlanPhases
 from phaze.spec.names import RANK
 from phaze.spec.questions import RunFields
@@ -30,14 +30,14 @@ BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 MOST_DEVICES = 2**24
 
 
-@options.takes(PlanOptions)
+@options.takes(PlanOptions, PANELS)
 def plan(request: PlanOptions) -> None:
     """Plan the training of a model on a cluster.
 
     The answer has the fastest layouts that the runtime can run, with a proven lower bound. If nothing fits,
     or nothing ends within --days, the closest plan is printed and the exit status is 3.
     """
-    named, number = options.cluster("plan", request.gpus, request.system, request.devices)
+    named, number = options.cluster("plan", request.gpus, request.system, request.devices, request.nodes)
     outs = (request.out, request.page, request.write_layers, request.write_input)
     refuse_outputs(*outs, reads=(request.model, named, request.stack, request.layers))
     if request.page is not None and request.page.suffix.lower() not in (".html", ".htm"):
@@ -131,9 +131,10 @@ def _fixable(option: str, text: str | None) -> dict[str, int | str]:
 def _numbers(devices: str) -> list[int]:
     parts = [part.strip() for part in devices.split(",")]
     numbers = all(part.isdecimal() and 0 < int(part) <= MOST_DEVICES for part in parts)
-    if not numbers or len({*parts}) < len(parts):
+    if not numbers or len({*map(int, parts)}) < len(parts):
         raise PhazeError(
-            f"plan: --devices: must be distinct whole numbers from 1 to {MOST_DEVICES}, got {devices}"
+            f"plan: --devices: must be distinct whole numbers from 1 to {MOST_DEVICES}, got {devices}",
+            "such as --devices 64,128 or --gpus 64,128xH100",
         )
     return [int(part) for part in parts]
 

@@ -16,12 +16,14 @@ from phaze.spec.questions import RunFields
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeOptions:
-    """Options for the size of the training job: batch, devices and sequence."""
+class QuestionOptions:
+    """Options for the training job: batch, devices, sequence, precision, runtime."""
 
     global_batch: Annotated[
         int | None,
         typer.Option(
+            "--global-batch",
+            "--gbs",
             help="Samples in a global batch. Default: 4 Mi tokens, or 1,024 tokens per device if that "
             "is more.",
             parser=options.count,
@@ -33,13 +35,8 @@ class SizeOptions:
         str | None,
         typer.Option(help="Number of devices, or several separated by commas. Default: the system's."),
     ] = None
+    nodes: options.NodesOption = None
     sequence: options.SequenceOption = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayoutSearchOptions:
-    """Options for precision and runtime, and for the layouts to search."""
-
     precision: Annotated[
         str,
         typer.Option(
@@ -63,6 +60,26 @@ class LayoutSearchOptions:
         int | None,
         typer.Option(help="Train only LoRA adapters of this rank. Default: train all weights.", min=1),
     ] = None
+    runtime: Annotated[
+        RuntimeOption | None,
+        typer.Option(help="Runtime that will train. Default: megatron, or maxtext on TPUs."),
+    ] = None
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            help="Software stack: a name in config/stacks, or a path. Default: the system's for this "
+            "runtime.",
+            callback=options.known_stack,
+            autocompletion=completion.stacks,
+        ),
+    ] = None
+    set_values: options.SetOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutSearchOptions:
+    """Options for the layouts to search, and for the search itself."""
+
     top: Annotated[int, typer.Option(help="Number of rows of the ranked table.", min=1, max=1000)] = 5
     rank: Annotated[
         Literal[Rank, "robust"],
@@ -71,10 +88,6 @@ class LayoutSearchOptions:
             "the least regret if overlap or the load of experts is not as assumed."
         ),
     ] = RANK
-    runtime: Annotated[
-        RuntimeOption | None,
-        typer.Option(help="Runtime that will train. Default: megatron, or maxtext on TPUs."),
-    ] = None
     fix: Annotated[str | None, typer.Option(help="Fix fields of the layout, such as tp=8,pp=16.")] = None
     explain: Annotated[
         str | None,
@@ -99,15 +112,9 @@ class LayoutSearchOptions:
             metavar="N",
         ),
     ] = None
-    stack: Annotated[
-        str | None,
-        typer.Option(
-            help="Software stack: a name in config/stacks, or a path. Default: the system's for this "
-            "runtime.",
-            callback=options.known_stack,
-            autocompletion=completion.stacks,
-        ),
-    ] = None
+    fewest: Annotated[
+        bool, typer.Option("--fewest", help="Plan on the fewest whole nodes on which the model fits.")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +131,9 @@ class AnswerOptions:
     evidence: Annotated[
         bool, typer.Option("--evidence", help="Add the measured runs that are most similar to the plan.")
     ] = False
-    fewest: Annotated[
-        bool, typer.Option("--fewest", help="Plan on the fewest whole nodes on which the model fits.")
-    ] = False
     why: Annotated[
         bool, typer.Option("--why", help="Add time and memory by part, the exclusions and the assumptions.")
     ] = False
-    set_values: options.SetOption = None
     as_json: options.JsonOption = False
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan (JSON).")] = None
     page: Annotated[
@@ -190,9 +193,20 @@ class PlannersOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(SizeOptions, LayoutSearchOptions, RunFields, AnswerOptions, PlannersOptions):
+class PlanOptions(QuestionOptions, LayoutSearchOptions, RunFields, AnswerOptions, PlannersOptions):
     """Options of `phaze plan`: model, cluster, search and output."""
 
     model: options.ModelArgument
     gpus: options.GpusOption = None
     system: options.LevelsOption = None
+
+
+PANELS = {
+    PlanOptions: "Question",
+    QuestionOptions: "Question",
+    LayoutSearchOptions: "Layout",
+    RunFields: "Run (the whole training)",
+    AnswerOptions: "Output",
+    PlannersOptions: "Output",
+}
+"""Title in the help of the options of each class."""

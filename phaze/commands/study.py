@@ -279,7 +279,10 @@ def new_study(
     ] = None,
     sequence: options.SequenceOption = None,
     global_batch: Annotated[
-        int, typer.Option(help="Samples in a global batch.", parser=options.count, metavar="N")
+        int,
+        typer.Option(
+            "--global-batch", "--gbs", help="Samples in a global batch.", parser=options.count, metavar="N"
+        ),
     ] = 4096,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the study (.yaml).")] = None,
 ) -> None:
@@ -287,7 +290,8 @@ def new_study(
 
     The file runs with `snakemake --configfile` and explains its keys.
     """
-    models, chips = _names(model), _names(architecture or ())
+    models = [str(options.known_model(name)) for name in _names(model)]
+    chips = [options.known_chip(name) for name in _names(architecture or ())]
     refuse_outputs(out, reads=[*models, *chips])
     if out is not None and out.suffix not in (".yaml", ".yml"):
         raise PhazeError(f"new-study: -o {out}: must end in .yaml")

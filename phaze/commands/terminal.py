@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import contextmanager, redirect_stdout
 from inspect import getdoc
+from itertools import takewhile
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, TextIO
 
@@ -15,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from phaze.base.printed import EscapedStream, printable, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from typing import Any
 
     from rich.live import Live
@@ -107,26 +108,62 @@ def _styled(shown: TyperCommand | TyperGroup, least: int) -> Iterator[None]:
 
 
 class Verb(TyperCommand):
-    """Command whose help fits the terminal."""
+    """Command whose help fits the terminal, and groups the options even in plain text."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # Typer's own types are private
         """Write the help of the command."""
         with _styled(self, PANELS[TyperCommand]):
             super().format_help(ctx, formatter)
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """List arguments, and options under the titles of their panels."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            default = f"{parameter.param_type_name.capitalize()}s"
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                panels.setdefault(getattr(parameter, "rich_help_panel", None) or default, []).append(record)
+        # Options without a panel, such as --help, come last.
+        for title in sorted(panels, key="Options".__eq__):
+            with formatter.section(title):
+                formatter.write_dl(panels[title])
+
 
 class Verbs(TyperGroup):
-    """Group of all commands; the help groups them even in plain text."""
+    """Group of all commands; the help groups them even in plain text.
+
+    Without `--all` it lists the commands of `first_screen` only; the others are complete in all else.
+    """
+
+    first_screen: Collection[str] = ()
+    """Names of the commands that the short help lists; empty: all."""
+    _lists_all = False
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        """Parse arguments; `--all` before a command asks for the long help, with or without `-h`."""
+        leading = list(takewhile(lambda word: word.startswith("-"), args))
+        self._lists_all = "--all" in leading
+        asks_only = self._lists_all and len(leading) == len(args) and not {"-h", "--help"} & {*leading}
+        return super().parse_args(ctx, [*args, "--help"] if asks_only else args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """Write the help of the program."""
-        with _styled(self, PANELS[TyperGroup]):
-            super().format_help(ctx, formatter)
+        for name, verb in self.commands.items():
+            verb.hidden = bool(self.first_screen) and not self._lists_all and name not in self.first_screen
+        try:
+            with _styled(self, PANELS[TyperGroup]):
+                super().format_help(ctx, formatter)
+        finally:
+            # A hidden command would be missing in shell completion, too.
+            for verb in self.commands.values():
+                verb.hidden = False
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002
         """List each group's commands with the full first paragraph of their help."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for name, verb in self.commands.items():
+            if verb.hidden:
+                continue
             title = getattr(verb, "rich_help_panel", None) or "Commands"
             groups.setdefault(title, []).append((name, (verb.help or "").partition("\n\n")[0]))
         widest = max(map(len, self.commands))

@@ -2,10 +2,11 @@
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
-from phaze.base.nearest import did_you_mean
+from phaze.base.nearest import did_you_mean, nearest
 from phaze.base.printed import short
 from phaze.spec.plain import read_yaml, shown
 
@@ -14,6 +15,9 @@ VARIABLE = "PHAZE_CONFIG"
 """Environment variable that sets the configuration folder."""
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 """Pattern of valid file names, which excludes paths."""
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+"""Pattern of ids of models at Hugging Face: organisation and repository."""
 
 
 def configuration() -> Path:
@@ -55,7 +59,7 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
         raise PhazeError(f"{shown(folders[0])}: folder does not exist{variable}")
     # Reversed, so that an earlier folder wins where several have the name.
     files = {p.stem.lower(): p for folder in reversed(folders) for p in sorted(folder.glob("*.yaml"))}
-    file = files.get(name.lower())
+    file = files.get(name.lower()) or files.get(_other_names(folders).get(name.lower(), ""))
     if file is None or not PLAIN.fullmatch(name):
         stems, where = [files[stem].stem for stem in sorted(files)], " and ".join(map(shown, folders))
         raise PhazeError(
@@ -65,11 +69,39 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
     return within(file.parent, file)
 
 
+def _other_names(folders: Iterable[Path]) -> dict[str, str]:
+    """Name of a file for each of its other names in `names.yaml`, in lower case; the first folder wins."""
+    others: dict[str, str] = {}
+    for folder in folders:
+        table = folder.parent / "names.yaml"
+        files = read_mapping(table).get(folder.name) if is_there(table) else None
+        for file, names in files.items() if isinstance(files, dict) else ():
+            for name in names:
+                others.setdefault(str(name).lower(), str(file).lower())
+    return others
+
+
 def model_path(name: str, folder: Path = FOLDER) -> Path:
-    """Path of a model file: by name in config/models, or a spec or `config.json` by path."""
-    if "/" in name or name.endswith((".yaml", ".yml", ".json")):
-        return Path(name)
-    return named_file("model", name, folder / "models")
+    """Path of a model file: by name in config/models, by Hugging Face id, or by path.
+
+    A path leads to a spec, a `config.json` or the folder of one. PhazeError for unknown names and ids.
+    """
+    if "/" not in name and not name.endswith((".yaml", ".yml", ".json")):
+        return named_file("model", name, folder / "models")
+    path = Path(name)
+    if is_there(path / "config.json"):
+        return path / "config.json"
+    if HUB_ID.fullmatch(name) is None or path.suffix in (".yaml", ".yml", ".json") or is_there(path):
+        return path
+    ids = _other_names([folder / "models"])
+    if name.lower() in ids:
+        return named_file("model", ids[name.lower()], folder / "models")
+    similar = nearest(name, [other for other in ids if "/" in other])[:1]
+    raise PhazeError(
+        f"{name}: there is no such file, and no model of config/models has this Hugging Face id",
+        f"give its config.json, from https://huggingface.co/{name}, by path, such as {path.name}/config.json"
+        + (f"; the most similar model that phaze knows is {ids[similar[0]]}" if similar else ""),
+    )
 
 
 def named_path(noun: str, name: str, *folders: Path) -> Path:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from phaze.__main__ import GROUPS, app
+from phaze.__main__ import FIRST_SCREEN, GROUPS, app
+from phaze.__main__ import NAMES as VERBS
 from tests.commands import Terminal
 
 NAMES = [*(one.name or one.callback.__name__ for one in app.registered_commands if one.callback)]
@@ -44,6 +45,32 @@ def test_verbs_are_in_groups(columns: int | None, monkeypatch: pytest.MonkeyPatc
     assert places == sorted(places)
     assert text.index("  plan " if columns is None else "│ plan ") < places[1]
     assert ("╭" in text) == (columns is not None)
+
+
+@pytest.mark.parametrize("columns", [None, 100])
+def test_the_first_screen_is_short_and_names_the_long_one(
+    columns: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(FIRST_SCREEN) <= 12
+    assert len(GROUPS) == 3
+    short = shown(monkeypatch, columns, "-h")
+    listed = {name for name in VERBS if re.search(rf"^[ │]+{name}  ", short, re.MULTILINE)}
+    assert listed == {name for name, verb in VERBS.items() if verb in FIRST_SCREEN}
+    assert "phaze -h --all" in short
+    for arguments in (("-h", "--all"), ("--all", "-h"), ("--all",)):
+        whole = shown(monkeypatch, columns, *arguments)
+        assert all(re.search(rf"^[ │]+{name}  ", whole, re.MULTILINE) for name in VERBS)
+
+
+@pytest.mark.parametrize("columns", [None, 100])
+def test_options_of_plan_are_in_four_groups(columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(monkeypatch, columns, "plan", "-h")
+    titles = ("Question", "Layout", "Run (the whole training)", "Output")
+    places = [text.index(title) for title in titles]
+    assert places == sorted(places)
+    for option, group in (("--gpus", 0), ("--fix", 1), ("--mtbf", 2), ("--page", 3)):
+        end = places[group + 1] if group < 3 else len(text)
+        assert re.search(rf"^[ │*]+.*{option}", text[places[group] : end], re.MULTILINE)
 
 
 def test_help_gives_the_numbers_of_suffixes_and_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
