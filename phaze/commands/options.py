@@ -160,6 +160,25 @@ def amount(text: str | float) -> float:
         ) from error
 
 
+class Money(float):
+    """Amount of money, with its currency as the user wrote it."""
+
+    currency: str = ""
+
+
+def money(text: str | float) -> Money:
+    """Parse an amount with an optional currency, such as 2.5USD, USD 2.5 or $2.5; BadParameter otherwise."""
+    match = re.fullmatch(r"([^\d.\s+-]{0,4})\s*([-+\d.e]+)\s*([^\d.\s]{0,4})", str(text), re.IGNORECASE)
+    try:
+        price = Money(match[2] if match else text)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"must be a number, optionally with a currency, such as 2.5 or 2.5USD, got {text}"
+        ) from error
+    price.currency = match[1] or match[3] if match else ""
+    return price
+
+
 def count(text: str | int) -> int:
     """Parse a whole number such as 4M; BadParameter if malformed."""
     value = amount(text)
@@ -410,10 +429,11 @@ def _with_option(hint: object, flags: tuple[str, ...], panel: str | None) -> obj
         option = copy(option)  # several commands share it
         option.rich_help_panel = panel
         return Annotated[kind, option]
-    kind, suffixed = get_args(hint)[0], described.with_suffix
+    kind = get_args(hint)[0]
+    parser = amount if described.with_suffix else money if described.with_currency else None
     option = typer.Option(
         *flags, help=described.text, min=described.least,
-        parser=amount if suffixed else None, metavar="N" if suffixed else None, rich_help_panel=panel,
+        parser=parser, metavar="N" if parser else None, rich_help_panel=panel,
     )  # fmt: skip
     return Annotated[kind, option]
 

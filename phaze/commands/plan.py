@@ -16,7 +16,7 @@ from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, te
 from phaze.commands.plan_options import PANELS, PlanOptions
 from phaze.commands.plan_phases import PlanPhases
 from phaze.spec.names import RANK
-from phaze.spec.questions import RunFields
+from phaze.spec.questions import FAILURE_DEFAULTS, RunFields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +52,7 @@ def plan(request: PlanOptions) -> None:
             raise PhazeError(f"plan: {option} accepts one number of devices; --devices has several")
     request.check(request.out, len(questions))
     alone = len(questions) == 1 and not request.as_json
+    failures = () if request.mtbf_hours is None else (request.checkpoint_s, request.restart_s)
     with ended_at_once():
         least = _fewest(questions[0]) if request.fewest else None
         if least is not None:
@@ -60,7 +61,7 @@ def plan(request: PlanOptions) -> None:
         answers = _answers(phases)
         if not alone:
             _print(answers, as_json=request.as_json)
-        if not request.as_json and None in (request.sequence, request.global_batch):
+        if not request.as_json and None in (request.sequence, request.global_batch, *failures):
             typer.echo(_defaults(questions[0], request))
         _write_page(answers, request.page, request.runtime)
     if answers[0].format == "phaze-no-plan":
@@ -88,14 +89,19 @@ def _training_run(request: RunFields) -> AskedRun | None:
         if passed:
             raise PhazeError(f"plan: {passed[0]} needs --tokens, the tokens of the whole training run")
         return None
-    failures = ("--mtbf", "--checkpoint", "--restart")
-    lacking = [name for name in failures if name not in passed]
-    # Goodput needs all three: how often jobs fail, and what a checkpoint and a restart cost.
-    if lacking and len(lacking) < len(failures):
-        raise PhazeError(f"plan: {', '.join(failures)} must be given together; {lacking[0]} is missing")
+    without_failures = [option for option in ("--checkpoint", "--restart") if option in passed]
+    if without_failures and request.mtbf_hours is None:
+        raise PhazeError(
+            f"plan: {without_failures[0]} needs --mtbf, the device-hours between failures",
+            "pass --mtbf, such as --mtbf 50000",
+        )
     from phaze.spec.training_plan import AskedRun
 
-    return AskedRun.parse(fields, "plan")
+    if request.mtbf_hours is not None:
+        defaults = {f"{option}_s": seconds for option, (seconds, _) in FAILURE_DEFAULTS.items()}
+        fields = {name: defaults.get(name) if value is None else value for name, value in fields.items()}
+    currency = getattr(request.price, "currency", "") or None
+    return AskedRun.parse({**fields, "currency": currency}, "plan")
 
 
 def _samples(sequence: int, devices: int) -> int:
@@ -118,7 +124,11 @@ def _defaults(question: AskedPlan, request: PlanOptions) -> str:
             replicas = gcd(question.global_batch, question.devices)
             size = f"{tokens:,} of {tokens_asked:,} tokens, which up to {replicas:,} replicas share equally"
         defaults.append(f"--global-batch {question.global_batch} ({size})")
-    return f"Defaults used: {', '.join([*defaults, f'--precision {question.precision}'])}"
+    defaults.append(f"--precision {question.precision}")
+    for option, (seconds, reason) in FAILURE_DEFAULTS.items() if request.mtbf_hours is not None else ():
+        if getattr(request, f"{option}_s") is None:
+            defaults.append(f"--{option} {seconds:g} ({reason})")
+    return f"Defaults used: {', '.join(defaults)}"
 
 
 def _fixable(option: str, text: str | None) -> dict[str, int | str]:

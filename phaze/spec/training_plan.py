@@ -321,6 +321,8 @@ class AskedRun(DerivedNoun, RunFields, required=("tokens",)):
 
     tokens: Positive
     """Training tokens."""
+    currency: Text | None = None
+    """Currency of the price, as the user wrote it; null if only a number was given."""
 
     @model_validator(mode="after")
     def _failures_are_whole(self) -> Self:

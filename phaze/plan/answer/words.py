@@ -211,9 +211,14 @@ def best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
             yield f"the {' and the '.join(run.is_the)}{within}: {devices:,} devices, {_length(run)}"
 
 
+def _money(cost: float, run: TrainingRun) -> str:
+    """Total price with its currency, if the user named one."""
+    return f"{cost:,.0f}{f' {run.asked.currency}' if run.asked.currency else ''}"
+
+
 def _length(run: TrainingRun) -> str:
     """Days, device-hours and cost of a complete training run, as text."""
-    paid = "" if run.cost is None else f", {run.cost:,.0f} at {run.asked.price:g} each"
+    paid = "" if run.cost is None else f", {_money(run.cost, run)} at {run.asked.price:g} each"
     ends = (run.days_low, run.days_high)
     others = [] if None in ends else [" to ".join(f"{end:.4g}" for end in ends)]
     others += [] if run.days_prudent is None else [f"{run.days_prudent:.4g} at the prudent one"]

@@ -75,7 +75,7 @@ REFUSED = (
     ("plan gpt2 --gpus 8xtpu-v5p --runtime megatron", "runtime: must be maxtext on tpu-v5p"),
     (f"{PLAN} --load 1.5", "^plan: --load: gpt2 has no experts"),
     (f"{PLAN} --price 2", "--price needs --tokens"),
-    (f"{PLAN} --tokens 1e9 --mtbf 1e4 --restart 9", "--checkpoint is missing"),
+    (f"{PLAN} --tokens 1e9 --checkpoint 60", "--checkpoint needs --mtbf, the device-hours between failures"),
     (f"{PLAN} --tokens 1e9 --days -1", "--days: must be a finite number > 0"),
     (f"{PLAN} --sequence 1k --batch-tokens 900", "must be at least 1000, the tokens of one sample, got 900"),
     (f"{PLAN} --batch-tokens 9k --global-batch 8", "--global-batch .* and --batch-tokens both set the batch"),

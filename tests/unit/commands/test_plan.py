@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer import BadParameter
 from typer.testing import Result
 
 from phaze.base.units import digits
+from phaze.commands.options import money
 from phaze.plan.answer.ranked_table import ranked_table
 from phaze.plan.answer.words import explained, fewest_in_words, in_words, sizes_table, why_first
 from phaze.runtimes.layout_string import blocks_of
@@ -307,6 +309,33 @@ def test_the_cheapest_and_the_fastest_in_time_are_named(model: str) -> None:
     late = invoke("plan", model, *options, "--days", many["days"] / 2)
     assert late.exit_code == 3
     assert "16 devices come closest" in late.stdout
+
+
+def test_failures_have_defaults_with_their_reason_and_money_its_currency(model: str) -> None:
+    options = ("--gpus", "8,16xh100", "--gbs", "64", "--tokens", "1e12", "--days", "1e5", "--mtbf", "50000")
+    options += ("--fix", "pp=1,cp=1,microbatch=1,tp=1")
+    told = invoke("plan", model, *options, "--price", "2.5USD").stdout
+    assert re.search(r"the cheapest[^:]*:.*[\d,]+\s+USD\s+at\s+2\.5\s+each", told, re.DOTALL)
+    assert re.search(r"--checkpoint 60 \(assumed: .*\), --restart 600 \(assumed: .*\)", told)
+    found = invoke_json("plan", model, *options, "--price", "2.5USD")
+    stated = invoke_json("plan", model, *options, "--price", "2.5", "--checkpoint", "60", "--restart", "600")
+    for with_defaults, explicit in zip(found, stated, strict=True):
+        assert with_defaults["run"]["asked"].pop("currency") == "USD"
+        assert with_defaults["run"] == explicit["run"]
+
+
+@pytest.mark.parametrize(
+    ("text", "price", "currency"),
+    [("2.5", 2.5, ""), ("2.5USD", 2.5, "USD"), ("$2.5", 2.5, "$"), ("3 €", 3.0, "€"), ("USD 2", 2.0, "USD")],
+)
+def test_money_is_a_number_and_a_currency(text: str, price: float, currency: str) -> None:
+    assert (float(money(text)), money(text).currency) == (price, currency)
+
+
+@pytest.mark.parametrize("text", ["x", "2.5.5", "USD", "2.5USDOLLARS", ""])
+def test_no_other_text_is_money(text: str) -> None:
+    with pytest.raises(BadParameter, match="optionally with a currency"):
+        money(text)
 
 
 def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
