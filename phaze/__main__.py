@@ -25,6 +25,7 @@ try:
     from phaze.commands.partition import partition
     from phaze.commands.place import place
     from phaze.commands.plan import plan
+    from phaze.commands.schemas import schema
     from phaze.commands.simulate import certify, simulate
     from phaze.commands.stages import estimate, export, extract, schedule, space
     from phaze.commands.study import new_study, status
@@ -52,7 +53,7 @@ app = typer.Typer(
 GROUPS = {
     "Train (a model on a cluster)": (
         plan, emit, read, compare, simulate, validate, models, systems,
-        model, certify, measure, calibrate, recipes, stacks,
+        model, certify, measure, calibrate, recipes, stacks, schema,
     ),
     "Design (accelerators)": (
         place, estimate, devices, space, extract, schedule, partition, map_stages, tiles, trace, profile,

@@ -16,10 +16,13 @@ from phaze.spec.names import WrittenRuntime
 
 if TYPE_CHECKING:
     from phaze.plan.answer.comparison import Comparison
+    from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
+    from phaze.plan.plan import Machine
     from phaze.runtimes.flags import Emitted
     from phaze.runtimes.given import GivenRun
+    from phaze.runtimes.megatron_software import Software
     from phaze.runtimes.recipe import Recipe
-    from phaze.spec.training_plan import AskedPlan, TrainingPlan
+    from phaze.spec.training_plan import AskedPlan, RankedPlan, TrainingPlan
     from phaze.validate.rows import RunRow
 
 
@@ -222,17 +225,73 @@ def read(request: ReadOptions) -> None:
 
     Prints the step time, the memory of every rank, and the bottleneck.
     """
+    run = predicted_run(request)
+    for sentence in run.remarks:
+        typer.echo(f"read: {sentence}", err=True)
+    typer.echo(run.to_json() if request.as_json else run.in_words())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PredictedRun:
+    """A run that was read from its flags, with its predicted step time and memory."""
+
+    run: GivenRun
+    software: Software
+    """What the flags overlap and fuse."""
+    priced: PricedLayout
+    interval: MeasuredInterval
+    row: RankedPlan
+    system: str
+    stack: str
+    machine: Machine
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences on flags that are not priced."""
+        return [*self.run.remarks(self.software)]
+
+    def as_row(self) -> dict[str, object]:
+        """Predicted step time and memory, the layout, and the flags that are not priced."""
+        unread = {"unmodelled": self.software.unmodelled, "not_priced": self.run.unread}
+        return self.row.model_dump(mode="json") | unread
+
+    def to_json(self) -> str:
+        """The same as JSON, as `phaze read --json` prints it."""
+        return json.dumps(self.as_row(), indent=1)
+
+    def in_words(self) -> str:
+        """Step time, memory of every rank, and the bottleneck."""
+        from phaze.plan.answer.assumptions import uncalibrated
+        from phaze.plan.answer.ranked_table import shape
+        from phaze.plan.answer.words import predicted, used
+        from phaze.plan.machines import device_of
+        from phaze.plan.terms.memory import OK
+
+        recipe, row = self.run.recipe, self.row
+        gpus = recipe.layout.devices
+        unfit = "" if self.priced.status == OK else f"; {self.priced.status}"
+        return (
+            f"{recipe.model.name} on {gpus:,} device{'s' * (gpus != 1)} of {self.system}, "
+            f"{recipe.global_batch:,} samples of {recipe.sequence:,} tokens: "
+            f"{shape(row.layout, row.recomputed_layers)}\n"
+            f"{predicted(row)}, with stack {self.stack}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
+            f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
+            + ("" if self.interval.ends_s else f"{uncalibrated(self.machine, self.interval)}\n")
+            + f"GiB of tensors by pipeline rank: {', '.join(f'{gib:.3g}' for gib in row.memory_gib)}; in use "
+            f"{used(row)} of {device_of(self.machine).hbm_gib:g}{unfit}\n"
+            f"{self.software.in_words(recipe)}"
+        )
+
+
+def predicted_run(request: ReadOptions) -> PredictedRun:
+    """Read a run from its flags and predict it; writes the run's row if the request names a file."""
     devices = None if request.devices is None else str(request.devices)
     system, count = options.cluster("read", request.gpus, request.system, devices, request.nodes)
     _refuse_table(request.out, reads=(request.flags, system, request.model, request.stack))
     run = _read_run(request, system, options.one_number("read", count))
-    from phaze.plan.answer.assumptions import uncalibrated
     from phaze.plan.answer.priced import PricedLayout
-    from phaze.plan.answer.ranked_table import shape
-    from phaze.plan.answer.words import predicted, used
-    from phaze.plan.machines import device_of, load_machine
+    from phaze.plan.machines import load_machine
     from phaze.plan.question import PlanQuestion
-    from phaze.plan.terms.memory import OK
     from phaze.runtimes.known import RUNTIMES
     from phaze.spec.systems import load_cluster, runtime_for, stack_for
     from phaze.validate.intervals import interval
@@ -249,28 +308,14 @@ def read(request: ReadOptions) -> None:
         priced = PricedLayout.of_recipe(question, recipe)
         measured = interval(priced)
         row = priced.row(measured)
-    for sentence in run.remarks(software):
-        typer.echo(f"read: {sentence}", err=True)
     if request.out is not None:
         from phaze.validate.rows import write_run
 
         write_run(recipe, system, stack, software, request.out)
-    if request.as_json:
-        fields = row.model_dump(mode="json") | {"unmodelled": software.unmodelled, "not_priced": run.unread}
-        typer.echo(json.dumps(fields, indent=1))
-        return
-    gpus = recipe.layout.devices
-    unfit = "" if priced.status == OK else f"; {priced.status}"
-    typer.echo(
-        f"{recipe.model.name} on {gpus:,} device{'s' * (gpus != 1)} of {system}, {recipe.global_batch:,} "
-        f"samples of {recipe.sequence:,} tokens: {shape(row.layout, row.recomputed_layers)}\n"
-        f"{predicted(row)}, with stack {stack}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
-        f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
-        + ("" if measured.ends_s else f"{uncalibrated(machine, measured)}\n")
-        + f"GiB of tensors by pipeline rank: {', '.join(f'{gib:.3g}' for gib in row.memory_gib)}; in use "
-        f"{used(row)} of {device_of(machine).hbm_gib:g}{unfit}\n"
-        f"{software.in_words(recipe)}"
-    )
+    return PredictedRun(
+        run=run, software=software, priced=priced, interval=measured, row=row, system=system, stack=stack,
+        machine=machine,
+    )  # fmt: skip
 
 
 def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> None:
@@ -352,7 +397,14 @@ def compare(
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
-    plan = read_as(TrainingPlan, planned)
+    comparison = compared(run, read_as(TrainingPlan, planned), row, layout)
+    with telling("compare"):
+        text = json.dumps(comparison.as_row(), indent=1) if as_json else comparison.in_words()
+    typer.echo(text)
+
+
+def compared(run: Path, plan: TrainingPlan, row: int | None = None, layout: str | None = None) -> Comparison:
+    """Comparison of a run with a plan; PhazeError if their models, batches or devices differ."""
     if row is not None and run.suffix != ".csv":
         raise PhazeError(f"compare: --row selects a row of a CSV; {run} is not a CSV")
     with telling("compare"):
@@ -361,8 +413,7 @@ def compare(
         comparison.check(str(run))
         for sentence in comparison.remarks:
             typer.echo(f"compare: {sentence}", err=True)
-        text = json.dumps(comparison.as_row(), indent=1) if as_json else comparison.in_words()
-    typer.echo(text)
+    return comparison
 
 
 def _compare_flags(file: Path, plan: TrainingPlan, layout: str | None) -> Comparison:

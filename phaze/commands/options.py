@@ -9,12 +9,14 @@ from decimal import Decimal
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import typer
-from typer.models import OptionInfo
+from typer.core import TyperCommand
+from typer.models import OptionInfo, ParameterInfo
 
 from phaze.base.errors import PhazeError
+from phaze.base.nearest import did_you_mean, nearest
 from phaze.commands import completion
 from phaze.spec import names
 from phaze.spec.questions import Described
@@ -429,13 +431,17 @@ def _with_option(hint: object, flags: tuple[str, ...], panel: str | None) -> obj
         option = copy(option)  # several commands share it
         option.rich_help_panel = panel
         return Annotated[kind, option]
-    kind = get_args(hint)[0]
-    parser = amount if described.with_suffix else money if described.with_currency else None
+    kind, parser = get_args(hint)[0], _parser_of(described)
     option = typer.Option(
         *flags, help=described.text, min=described.least,
         parser=parser, metavar="N" if parser else None, rich_help_panel=panel,
     )  # fmt: skip
     return Annotated[kind, option]
+
+
+def _parser_of(described: Described) -> Callable[[str | float], float] | None:
+    """Parser of numbers with a suffix or a currency."""
+    return amount if described.with_suffix else money if described.with_currency else None
 
 
 def takes(
@@ -475,8 +481,65 @@ def takes(
     return verb
 
 
+def request_of(noun: type[Options], verb: str, values: Mapping[str, object]) -> Options:
+    """Options of a command from Python values by field name, parsed and checked like those of a shell.
+
+    Fields without a value have the command's default. TypeError for an unknown name, PhazeError for a value.
+    """
+    hints = get_type_hints(noun, include_extras=True)
+    allowed = [field.name for field in fields(noun)]  # type: ignore[arg-type]
+    unknown = [name for name in values if name not in allowed]
+    if unknown:
+        near = nearest(unknown[0], allowed)[:1]
+        raise TypeError(f"{verb}: no option {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
+    try:
+        given = {name: _checked(verb, name, hints[name], value) for name, value in values.items()}
+    except typer.BadParameter as error:
+        raise PhazeError(f"{verb}: {error.message}") from error
+    if "context" in hints:
+        given["context"] = typer.Context(TyperCommand(verb), obj=frozenset(given))
+    return noun(**given)
+
+
+def _checked(verb: str, name: str, hint: object, value: object) -> object:
+    """Value of an option as the command line would parse it; BadParameter or PhazeError if not allowed."""
+    if value is None:
+        return None
+    described, (kind, *metadata) = _description(hint), get_args(hint) or (hint,)
+    option = next((part for part in metadata if isinstance(part, ParameterInfo)), None)
+    parser = option.parser if option else _parser_of(described) if described else None
+    if parser is whole_numbers:
+        return [
+            *(
+                whole_numbers(str(value))
+                if isinstance(value, int | str)
+                else map(int, cast("list[int]", value))
+            )
+        ]
+    if parser is not None:
+        value = parser(str(value))
+    kinds = get_args(kind) or (kind,)
+    allowed = [choice for part in (kind, *kinds) if get_origin(part) is Literal for choice in get_args(part)]
+    if allowed and value not in allowed:
+        raise PhazeError(
+            f"{verb}: {name}: must be one of {', '.join(allowed)}, got {value}",
+            did_you_mean(str(value), allowed, ""),
+        )
+    if Path in kinds:
+        value = Path(str(value))
+    elif str in kinds and isinstance(value, Collection) and not isinstance(value, str):
+        value = ",".join(map(str, value))  # numbers of devices, or names
+    elif str in kinds:
+        value = str(value)
+    if option and option.min is not None and isinstance(value, int) and value < option.min:
+        raise PhazeError(f"{verb}: {name}: must be >= {option.min}, got {value}")
+    return option.callback(value) if option and option.callback else value
+
+
 def is_given(context: typer.Context, name: str) -> bool:
-    """True if the user gave this parameter on the command line."""
+    """True if the user gave this parameter on the command line or from Python."""
+    if isinstance(context.obj, frozenset):
+        return name in context.obj
     # A default and the same value given by the user differ only in their source.
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
@@ -517,8 +580,6 @@ def set_fields(text: str | None) -> dict[str, object]:
 
 def layout_fields(where: str, text: str | None, allowed: Collection[str]) -> dict[str, int | str]:
     """Parse layout fields such as tp=8,pp=16; PhazeError for an unknown field."""
-    from phaze.base.nearest import did_you_mean
-
     values: dict[str, int | str] = {}
     for part in text.split(",") if text is not None else ():
         name, equals, value = part.strip().partition("=")

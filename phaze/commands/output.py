@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,17 +124,30 @@ def ended_at_once() -> Iterator[None]:
 
 
 def stop_gently(limit: TimeLimit) -> None:
-    """Let Ctrl-C end a search with its answer so far, and the next Ctrl-C the process at once.
+    """Let Ctrl-C end a search with its answer so far; the next Ctrl-C does what the first would have done.
 
-    Only inside `ended_at_once`, once there is something to answer.
+    Only inside `ended_at_once` or `restored_interrupts`, once there is something to answer.
     """
+    before = signal.getsignal(signal.SIGINT)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         limit.interrupted = True
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, before)
 
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and before in (signal.SIG_DFL, signal.default_int_handler):
         signal.signal(signal.SIGINT, stop)
+
+
+@contextmanager
+def restored_interrupts() -> Iterator[None]:
+    """Restore the handler of Ctrl-C afterwards, for searches that are called from Python."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -122,11 +122,7 @@ def place(request: PlaceOptions) -> None:
 
 def _place_model(request: PlaceOptions) -> None:
     """Place a model, and print the placement or write it to a file."""
-    limits = {name: getattr(request, name) for name in ("flat_bandwidth", "hbm_gib", "tokens")}
-    options.refuse_unless_positive("place", **limits)
-    from phaze.commands.answers import answer, describe_placement, in_one_line
-
-    request = replace(request, global_batch=_batch(request), **_cluster(request))
+    request = _completed(request)
     names = request.architecture.split(",")
     if request.sweep or len(names) > 1:
         from phaze.commands.chips import COLUMNS, compared
@@ -141,10 +137,30 @@ def _place_model(request: PlaceOptions) -> None:
         else:
             print_rows(rows, COLUMNS)
         return
-    with telling("place"):
-        described = describe_placement(request, answer(request))
+    from phaze.commands.answers import in_one_line
+
+    described = _described(request)
     text = json.dumps(described, indent=2) if request.as_json else in_one_line(described)
     write_or_print(text + "\n", request.out)
+
+
+def _completed(request: PlaceOptions) -> PlaceOptions:
+    """The request with its batch and cluster; PhazeError for values out of range."""
+    limits = {name: getattr(request, name) for name in ("flat_bandwidth", "hbm_gib", "tokens")}
+    options.refuse_unless_positive("place", **limits)
+    return replace(request, global_batch=_batch(request), **_cluster(request))
+
+
+def described_placement(request: PlaceOptions) -> dict[str, object]:
+    """Best placement of a model as plain values, or the reason why nothing fits."""
+    return _described(_completed(request))
+
+
+def _described(request: PlaceOptions) -> dict[str, object]:
+    from phaze.commands.answers import answer, describe_placement
+
+    with telling("place"):
+        return describe_placement(request, answer(request))
 
 
 def _batch(request: PlaceOptions) -> int:

@@ -19,7 +19,7 @@ from phaze.spec.names import RANK
 from phaze.spec.questions import FAILURE_DEFAULTS, RunFields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from phaze.report.plan_page import Settings
     from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
@@ -37,6 +37,29 @@ def plan(request: PlanOptions) -> None:
     The answer has the fastest layouts that the runtime can run, with a proven lower bound. If nothing fits,
     or nothing ends within --days, the closest plan is printed and the exit status is 3.
     """
+    with ended_at_once():
+        phases = prepared(request, prints=True)
+        answers = answers_of(phases)
+        if len(phases) > 1 or request.as_json:
+            _print(answers, as_json=request.as_json)
+        failures = () if request.mtbf_hours is None else (request.checkpoint_s, request.restart_s)
+        if not request.as_json and None in (request.sequence, request.global_batch, *failures):
+            typer.echo(_defaults(phases[0].question, request))
+        _write_page(answers, request.page, request.runtime)
+    if answers[0].format == "phaze-no-plan":
+        _tell_unwritten(request.out, request.write_input)
+    if any(phase.interrupted for phase in phases):
+        raise typer.Exit(INTERRUPTED)
+    plans = [answer for answer in answers if answer.format == "phaze-plan"]
+    if all(plan.run is not None and plan.run.in_time is False for plan in plans):
+        raise typer.Exit(NOTHING_FITS)
+
+
+def prepared(request: PlanOptions, *, prints: bool) -> list[PlanPhases]:
+    """Planning requests of the options, one per number of devices, checked and ready to be answered.
+
+    `prints` lets the answer to a single request be printed in phases. Raises PhazeError for invalid options.
+    """
     named, number = options.cluster("plan", request.gpus, request.system, request.devices, request.nodes)
     outs = (request.out, request.page, request.write_layers, request.write_input)
     refuse_outputs(*outs, reads=(request.model, named, request.stack, request.layers))
@@ -51,26 +74,11 @@ def plan(request: PlanOptions) -> None:
         if is_used and len(questions) > 1:
             raise PhazeError(f"plan: {option} accepts one number of devices; --devices has several")
     request.check(request.out, len(questions))
-    alone = len(questions) == 1 and not request.as_json
-    failures = () if request.mtbf_hours is None else (request.checkpoint_s, request.restart_s)
-    with ended_at_once():
-        least = _fewest(questions[0]) if request.fewest else None
-        if least is not None:
-            questions = [questions[0].model_copy(update={"devices": least.devices})]
-        phases = [PlanPhases(question, request, run, unlike, least, prints=alone) for question in questions]
-        answers = _answers(phases)
-        if not alone:
-            _print(answers, as_json=request.as_json)
-        if not request.as_json and None in (request.sequence, request.global_batch, *failures):
-            typer.echo(_defaults(questions[0], request))
-        _write_page(answers, request.page, request.runtime)
-    if answers[0].format == "phaze-no-plan":
-        _tell_unwritten(request.out, request.write_input)
-    if any(phase.interrupted for phase in phases):
-        raise typer.Exit(INTERRUPTED)
-    plans = [answer for answer in answers if answer.format == "phaze-plan"]
-    if all(plan.run is not None and plan.run.in_time is False for plan in plans):
-        raise typer.Exit(NOTHING_FITS)
+    alone = prints and len(questions) == 1 and not request.as_json
+    least = _fewest(questions[0]) if request.fewest else None
+    if least is not None:
+        questions = [questions[0].model_copy(update={"devices": least.devices})]
+    return [PlanPhases(question, request, run, unlike, least, prints=alone) for question in questions]
 
 
 def _tell_unwritten(*outs: Path | None) -> None:
@@ -198,7 +206,7 @@ def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
         raise PhazeError(f"plan: --fix: {shape}: {factors} must divide the number of devices, {devices}")
 
 
-def _answers(phases: list[PlanPhases]) -> list[TrainingPlan | UnfitPlan]:
+def answers_of(phases: list[PlanPhases]) -> list[TrainingPlan | UnfitPlan]:
     """Answers to all planning requests; with a training run, the best answer is marked.
 
     After an interruption there are no answers to later requests.
@@ -225,15 +233,18 @@ def _fewest(question: AskedPlan) -> FewestNodes:
 
 def _print(answers: list[TrainingPlan | UnfitPlan], *, as_json: bool) -> None:
     from phaze.plan.answer.words import sizes_in_words
+
+    typer.echo(json_of(answers) if as_json else sizes_in_words(answers) + "\n", nl=False)
+
+
+def json_of(answers: Sequence[TrainingPlan | UnfitPlan]) -> str:
+    """The answer as JSON: a plan file, or a list with one object per number of devices."""
     from phaze.spec.documents import text_of
 
-    if as_json and len(answers) == 1:
-        typer.echo(text_of(answers[0]), nl=False)
-    elif as_json:
-        rows = [answer.model_dump(mode="json", exclude_none=True) for answer in answers]
-        typer.echo(json.dumps(rows, indent=1))
-    else:
-        typer.echo(sizes_in_words(answers))
+    if len(answers) == 1:
+        return text_of(answers[0])
+    rows = [answer.model_dump(mode="json", exclude_none=True) for answer in answers]
+    return json.dumps(rows, indent=1) + "\n"
 
 
 def _write_page(

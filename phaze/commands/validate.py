@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import asdict
 from math import isnan
 from pathlib import Path
@@ -100,18 +99,30 @@ def _compared(
     files: list[Path] | None, system: str | None, out: Path | None, errors: Path | None, *, as_json: bool
 ) -> str:
     """Errors of runs, by source and over all, as tables or JSON; writes the files that are asked for."""
-    from phaze.plan.machines import load_machine
     from phaze.spec.measured import PublishedRuns
     from phaze.validate.intervals import error_table
     from phaze.validate.rows import COLUMNS, read_texts
-    from phaze.validate.scoreboard import (
-        groups_of,
-        measured_files,
-        predict_files,
-        runs_with_intervals,
-        scoreboard,
-    )
+    from phaze.validate.scoreboard import runs_with_intervals, scoreboard
     from phaze.validate.table import write_table
+
+    runs = predicted_runs(files, system)
+    for file in files or ():
+        tell_unread(file, read_texts(file), COLUMNS)
+    if errors is not None:
+        write_table(error_table(runs), errors)
+    runs = runs_with_intervals(runs)
+    scores = scoreboard(runs, PublishedRuns.load().simulated)
+    if out is not None:
+        write_table(runs, out)
+    if as_json:
+        return scores_as_json(scores, runs)
+    return _shown(scores) if files else f"{_shown(scores)}\n{_parts_shown()}"
+
+
+def predicted_runs(files: list[Path] | None, system: str | None) -> pd.DataFrame:
+    """Measured runs of files, by default the published ones, with predictions; PhazeError if none has any."""
+    from phaze.plan.machines import load_machine
+    from phaze.validate.scoreboard import measured_files, predict_files
 
     with telling("validate"):
         # Rows that name a system of their own ignore this one.
@@ -120,18 +131,7 @@ def _compared(
     if runs["predicted_s"].isna().all():
         reasons = "; ".join(runs["status"].str.removeprefix("invalid: ").unique()[:3])
         raise PhazeError(f"validate: of {len(runs)} runs none can be predicted: {reasons}")
-    for file in files or ():
-        tell_unread(file, read_texts(file), COLUMNS)
-    if errors is not None:
-        write_table(error_table(runs), errors)
-    runs = runs_with_intervals(runs)
-    simulated = PublishedRuns.load().simulated
-    scores = scoreboard(runs, simulated)
-    if out is not None:
-        write_table(runs, out)
-    if as_json:
-        return _as_json(scores, groups_of(runs), simulated)
-    return _shown(scores) if files else f"{_shown(scores)}\n{_parts_shown()}"
+    return runs
 
 
 def _parts_shown() -> str:
@@ -192,10 +192,12 @@ def _part(name: str, files: list[Path] | None, system: str | None, out: Path | N
     return _formatted(table, ("device", "precision", "kind"), PART_SHOWN)
 
 
-def _as_json(scores: pd.DataFrame, groups: pd.DataFrame, simulated: Collection[str]) -> str:
+def scores_as_json(scores: pd.DataFrame, runs: pd.DataFrame) -> str:
     """Scores of every source as JSON, with the regret in each of its groups of layouts."""
-    from phaze.validate.scoreboard import rows_of
+    from phaze.spec.measured import PublishedRuns
+    from phaze.validate.scoreboard import groups_of, rows_of
 
+    groups, simulated = groups_of(runs), PublishedRuns.load().simulated
     rows = json.loads(scores.to_json(orient="records", double_precision=15))
     for row in rows:
         # The regret of choosing the predicted layout is known only inside a group of comparable runs.
