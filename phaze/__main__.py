@@ -14,6 +14,7 @@ try:
     import typer
 
     from phaze.base.errors import PhazeError
+    from phaze.base.extras import EXTRAS, missing
     from phaze.base.nearest import nearest
     from phaze.base.printed import LONGEST_REMARK, EscapedStream
     from phaze.commands.calibrate import calibrate, measure
@@ -142,6 +143,11 @@ def _status() -> int:
         return _misused(error)
     except typer.Abort:
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in EXTRAS:
+            raise
+        return _mistake(missing(library))
     except MemoryError as error:
         return _mistake(
             PhazeError("not enough memory on this machine", str(error) or "ask a smaller question")

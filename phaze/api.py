@@ -194,7 +194,7 @@ class PlanAnswer(_Shown):
 
     def page(self, out: File | None = None) -> str:
         """Return the page of the answer as HTML, and write it to a file if one is named."""
-        needs("pandas", "altair")
+        needs("altair", "pandas")
         from phaze.base.files import write_text
         from phaze.commands.plan import settings_for
         from phaze.report.plan_page import plan_page

@@ -27,7 +27,11 @@ EXTRAS = {
 def needs(*libraries: str) -> None:
     """Raise PhazeError, naming the extra to install, if a library is missing."""
     for library in libraries:
-        if find_spec(library) is None:
+        try:
+            is_installed = find_spec(library) is not None
+        except ModuleNotFoundError:
+            is_installed = False
+        if not is_installed:
             raise missing(library)
 
 
@@ -36,5 +40,5 @@ def missing(library: str) -> PhazeError:
     extra = EXTRAS[library]
     return PhazeError(
         f"this needs {library}, which is not installed",
-        f"install the extra {extra}: pip install 'phaze-planner[{extra}]', or '.[{extra}]' in a checkout",
+        f"install the extra {extra}: pip install '.[{extra}]' in a checkout of phaze-planner",
     )

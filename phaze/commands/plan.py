@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.base.extras import needs
 from phaze.commands import options
 from phaze.commands.options import RuntimeOption
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, telling
@@ -65,6 +66,8 @@ def prepared(request: PlanOptions, *, prints: bool) -> list[PlanPhases]:
     refuse_outputs(*outs, reads=(request.model, named, request.stack, request.layers))
     if request.page is not None and request.page.suffix.lower() not in (".html", ".htm"):
         raise PhazeError(f"plan: --page {request.page}: must end in .html")
+    if request.page is not None:
+        needs("altair", "pandas")
     options.refuse_unless_positive("plan", seconds=request.seconds)
     run = _training_run(request)
     unlike = _fixable("--explain", request.explain)

@@ -14,14 +14,15 @@ is calibrated to a user's own runs has the interval of their left-out error.
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from phaze.base.arrays import Bools, Floats, Names
 from phaze.base.errors import PhazeError
@@ -30,6 +31,11 @@ from phaze.spec.files import FOLDER
 from phaze.spec.system import Calibration
 from phaze.spec.training_plan import NearRun
 from phaze.validate.run_kinds import KEYS, PROPERTIES, RunKind, team_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Records = np.ndarray[tuple[int, ...], np.dtype[np.void]]
 
 ERRORS = "errors.csv"
 """Configuration file with the errors of published runs, written by `phaze validate --errors`."""
@@ -93,20 +99,23 @@ class SimilarRuns:
 class PublishedErrors:
     """Published runs, each with its ratio of measured to predicted time and the properties of the run."""
 
-    table: pd.DataFrame
+    table: Records
+    """Runs (R,) with the columns source, label, KEYS, mfu and ratio."""
 
     @classmethod
     def load(cls, folder: Path = FOLDER) -> PublishedErrors:
         """Read the configuration's errors file; PhazeError if it is missing or malformed."""
         path = folder / ERRORS
         try:
-            types = dict.fromkeys(("source", "label", *KEYS), str) | {
-                "ratio": float,
-                "mfu": float,
-                "devices": int,
-            }
-            table = pd.read_csv(path, dtype=types, keep_default_na=False)
-            return cls(table[["source", "label", *KEYS, "mfu", "devices", "ratio"]])
+            with path.open(encoding="utf-8", newline="") as lines:
+                rows = list(csv.DictReader(lines))
+            kinds = dict.fromkeys(("source", "label", *KEYS), str)
+            kinds |= {"mfu": float, "devices": int, "ratio": float}
+            columns = {name: np.array([row[name] for row in rows], kind) for name, kind in kinds.items()}
+            table = np.empty(len(rows), [(name, column.dtype) for name, column in columns.items()])
+            for name, column in columns.items():
+                table[name] = column
+            return cls(table)
         except (OSError, ValueError, KeyError) as error:
             raise PhazeError(
                 f"{path}: contains no errors of runs ({error}); python -m phaze validate --errors "
@@ -155,10 +164,10 @@ class PublishedErrors:
     def _nearest(self, kind: RunKind, distances: Floats, others: Bools) -> Iterator[NearRun]:
         """Yield the most similar runs of the mask `others`, nearest first."""
         order = np.flatnonzero(others)[np.argsort(distances[others], kind="stable")][:SHOWN]
-        for k, run in zip(order, _kinds(self.table.iloc[order][list(KEYS)]), strict=True):
+        for k, run in zip(order, _kinds(self.table[order]), strict=True):
             yield NearRun(
                 source=str(self._sources[k]),
-                label=str(self.table["label"].iloc[k]),
+                label=str(self.table["label"][k]),
                 distance=float(distances[k]),
                 error=float(np.exp(-self._logs[k])) - 1,
                 differs=tuple(_differences(kind, run)),
@@ -183,7 +192,7 @@ class PublishedErrors:
         axes = set(kind.parallelism.split("+"))
         differing = [len(axes ^ set(name.split("+"))) for name in values]
         distances += EACH_AXIS * np.array(differing, float)[codes]
-        ratio = np.abs(np.log(kind.mfu / self.table["mfu"].to_numpy(float)))
+        ratio = np.abs(np.log(kind.mfu / self.table["mfu"].astype(float)))
         sizes = SIZE * np.abs(np.log(kind.devices / self._devices)) if kind.devices else 0.0
         distances += AGE * np.nan_to_num(kind.years) + np.nan_to_num(sizes)
         return np.asarray(distances + UTILISATION * np.nan_to_num(ratio), float)
@@ -213,7 +222,7 @@ class PublishedErrors:
     @cached_property
     def _between(self) -> Floats:
         """Distances between all pairs of published runs, (R, R), used for calibration."""
-        kinds, mfu = _kinds(self.table[[*KEYS]]), self.table["mfu"].to_numpy(float)
+        kinds, mfu = _kinds(self.table), self.table["mfu"].astype(float)
         # Few kinds of run are distinct but for the two numbers, which are added for all pairs at once.
         by_kind = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}
         ratio = np.abs(np.log(mfu[:, None] / mfu))
@@ -224,7 +233,7 @@ class PublishedErrors:
     @cached_property
     def _devices(self) -> Floats:
         """Number of devices of each run, (R,); nan if unknown."""
-        devices = self.table["devices"].to_numpy(float)
+        devices = self.table["devices"].astype(float)
         return np.where(devices > 0, devices, np.nan)
 
     @cached_property
@@ -240,21 +249,22 @@ class PublishedErrors:
     @cached_property
     def _coded(self) -> dict[str, tuple[np.ndarray, list[str]]]:
         """Properties of the runs as indices (R,) into their distinct values, and these values."""
-        factors = {key: self.table[key].factorize() for key in KEYS}
-        return {key: (codes, list(values)) for key, (codes, values) in factors.items()}
+        factors = {key: np.unique(self.table[key], return_inverse=True) for key in KEYS}
+        return {key: (codes, list(values)) for key, (values, codes) in factors.items()}
 
     @cached_property
     def _counts(self) -> Floats:
         """Number of runs in the source of each run, (R,)."""
-        return self.table.groupby("source")["ratio"].transform("size").to_numpy(float)
+        _, codes, counts = np.unique(self._sources, return_inverse=True, return_counts=True)
+        return np.asarray(counts[codes], float)
 
     @cached_property
     def _sources(self) -> Names:
-        return self.table["source"].to_numpy(str)
+        return np.asarray(self.table["source"], str)
 
     @cached_property
     def _logs(self) -> Floats:
-        logs: Floats = np.log(self.table["ratio"].to_numpy(float))
+        logs: Floats = np.log(self.table["ratio"].astype(float))
         return logs
 
 
@@ -341,7 +351,7 @@ def with_intervals(
     errors = published(folder)
     factors, unmeasured = np.full((2, len(runs)), np.nan), [""] * len(runs)
     times = runs[seconds].to_numpy(float)
-    kinds = _kinds(runs[[name for name in PROPERTIES if name in runs.columns]])
+    kinds = _kinds(runs, [name for name in PROPERTIES if name in runs.columns])
     for row in np.flatnonzero(np.isfinite(times)):
         similar = errors.most_similar(kinds[row], held_out)
         factors[:, row], unmeasured[row] = similar.ends, "; ".join(similar.unmeasured)
@@ -349,20 +359,21 @@ def with_intervals(
     return runs.drop(columns="calibrated").assign(**ends).assign(**{UNMEASURED: unmeasured})
 
 
-def features_needed(runs: pd.DataFrame, least: int = 1) -> tuple[str, ...]:
+def features_needed(runs: Records | pd.DataFrame, least: int = 1) -> tuple[str, ...]:
     """Features that at least this number of runs has, of which a run with an interval has no others.
 
     Runs need the columns KEYS.
     """
-    counts = runs.groupby(list(KEYS), sort=False, dropna=False).size().reset_index(name="runs")
     numbers: Counter[str] = Counter()
-    for kind, count in zip(_kinds(counts[list(KEYS)]), counts["runs"], strict=True):
-        numbers.update(dict.fromkeys(kind.needed, int(count)))
+    for kind, count in Counter(_kinds(runs)).items():
+        numbers.update(dict.fromkeys(kind.needed, count))
     return tuple(sorted(name for name, number in numbers.items() if number >= least))
 
 
-def _kinds(runs: pd.DataFrame) -> list[RunKind]:
-    return [RunKind(**{str(key): value for key, value in row.items()}) for row in runs.to_dict("records")]
+def _kinds(runs: Records | pd.DataFrame, names: Sequence[str] = KEYS) -> list[RunKind]:
+    """Kind of each run, from its columns of these names."""
+    columns = [runs[name].tolist() for name in names]
+    return [RunKind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
 def error_table(runs: pd.DataFrame) -> pd.DataFrame:

@@ -4,11 +4,14 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+
+from phaze.base.extras import EXTRAS
 
 CONDA_NAMES = {"snakemake": "snakemake-minimal"}
 """Libraries with other names in conda's channels than on PyPI."""
@@ -21,7 +24,7 @@ ONLY_CONDA = {"python", "glpk"}
 def project(project_root: Path) -> dict[str, list[str]]:
     """Return the requirements in pyproject.toml, by group."""
     table = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
-    return {"run": table["dependencies"], "dev": table["optional-dependencies"]["dev"]}
+    return {"run": _run(table), "dev": table["optional-dependencies"]["dev"]}
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +42,13 @@ def conda(project_root: Path) -> dict[str, str]:
     """Return the versions in the conda environment."""
     environment = yaml.safe_load((project_root / "envs/phaze.yaml").read_text())
     return dict(line.split("=") for line in environment["dependencies"])
+
+
+def _run(table: dict[str, Any]) -> list[str]:
+    """Return the requirements of the core and of the extras that all users of studies and pages need."""
+    extras = table["optional-dependencies"]
+    lines = [*table["dependencies"], *extras["studies"], *extras["pages"]]
+    return [line for line in dict.fromkeys(lines) if not line.startswith(table["name"])]
 
 
 def names(requirements: list[str]) -> list[str]:
@@ -89,7 +99,7 @@ def test_the_conda_environment_has_the_locked_versions(
 def test_the_environment_with_pytorch_asks_for_what_the_project_does(project_root: Path) -> None:
     """It has the libraries of the optional group and those of phaze that tracing needs, at least as new."""
     table = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
-    stated = {**dict(_split(table["dependencies"])), **dict(_split(table["optional-dependencies"]["torch"]))}
+    stated = {**dict(_split(_run(table))), **dict(_split(table["optional-dependencies"]["torch"]))}
     environment = yaml.safe_load((project_root / "envs/torch.yaml").read_text())
     called = {"pytorch-cpu": "torch", **{conda: name for name, conda in CONDA_NAMES.items()}}
     asked = {called.get(name, name): least for name, least in _split(environment["dependencies"][1:])}
@@ -185,3 +195,66 @@ def test_phaze_is_installed_from_its_folder(project_root: Path) -> None:
     assert len(texts) > 100
     pattern = re.compile(r"pip install (?:-\S+ )*['\"]?phaze")
     assert [path for path in texts if pattern.search(path.read_text())] == []
+
+
+CORE = (
+    "plan gpt2 --gpus 8xh100 --gbs 16 --seq-length 256 --fix pp=1,cp=1,tp=1 --top 1 -o {0}/plan.json",
+    "emit {0}/plan.json --for megatron -o {0}/flags.txt",
+    "read {0}/flags.txt --for megatron --gpus 8xh100",
+    "compare {0}/flags.txt {0}/plan.json",
+)
+BLOCKED = """
+import sys
+from importlib.abc import MetaPathFinder
+names = {*sys.argv[1].split(",")}
+class Blocked(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in names:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Blocked())
+del sys.argv[1]
+from phaze.__main__ import main
+sys.exit(main())
+"""
+
+
+def without(libraries: Iterable[str], command: str) -> tuple[int, str]:
+    """Exit status and messages of a command without some libraries."""
+    words = [sys.executable, "-c", BLOCKED, ",".join(libraries), *command.split()]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.slow
+def test_the_core_needs_no_library_of_an_extra(tmp_path: Path) -> None:
+    """It plans, emits, reads and compares without them."""
+    for command in CORE:
+        status, told = without(EXTRAS, command.format(tmp_path))
+        assert status == 0, told
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("plan gpt2 --gpus 8xh100 --page plan.html", "pages"),
+        ("place --model gpt2", "studies"),
+        ("validate", "studies"),
+        ("export none.parquet", "studies"),
+        ("partition gpt2 --devices 4", "studies"),
+        ("trace config/torch/gpt2.yaml --run-code -o graph.json", "torch"),
+    ],
+)
+def test_a_command_that_needs_an_extra_says_which(command: str, extra: str) -> None:
+    status, told = without(EXTRAS, command)
+    error, fix = told.splitlines()
+    assert status == 1
+    assert re.fullmatch("error: this needs [a-z]+, which is not installed", error)
+    assert fix.startswith(f"help: install the extra {extra}: pip install '.[{extra}]' in a checkout")
+
+
+def test_every_extra_has_the_libraries_that_messages_name(project_root: Path) -> None:
+    table = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
+    for library, extra in EXTRAS.items():
+        distribution = {"vl_convert": "vl-convert-python"}.get(library, library)
+        assert distribution in names(table["optional-dependencies"][extra])
+        assert distribution not in names(table["dependencies"])

@@ -45,7 +45,7 @@ def errors(*groups: tuple[str, RunKind, list[float]]) -> PublishedErrors:
         for source, kind, ratios in groups
         for k, ratio in enumerate(ratios)
     ]
-    return PublishedErrors(pd.DataFrame(rows))
+    return PublishedErrors(pd.DataFrame(rows).to_records(index=False))
 
 
 def test_the_runs_most_like_it_decide() -> None:
@@ -82,7 +82,7 @@ def test_an_interval_widens_with_the_distance_until_nothing_is_like_a_run() -> N
 @pytest.mark.slow
 def test_published_runs_lie_in_intervals_as_often_as_is_said() -> None:
     """With the intervals of all sources, and with those of the other sources."""
-    table = PublishedErrors.load().table.assign(time_s=1.0, calibrated=None)
+    table = pd.DataFrame(PublishedErrors.load().table).assign(time_s=1.0, calibrated=None)
     sources = table["source"].value_counts()
     inside = _held(with_intervals(table)).groupby(table["source"]).mean()
     for source in sources[sources >= 25].index:
@@ -253,10 +253,10 @@ def test_a_calibrated_system_has_the_errors_of_its_own_runs_for_every_verb(tmp_p
 
 
 def test_rows_without_a_time_have_no_interval_and_a_missing_file_is_said() -> None:
-    table = PublishedErrors.load().table.head(2).assign(time_s=[1.0, np.nan], calibrated=None)
+    table = pd.DataFrame(PublishedErrors.load().table).head(2).assign(time_s=[1.0, np.nan], calibrated=None)
     assert with_intervals(table)["time_low_s"].notna().tolist() == [True, False]
     alien = table.assign(device="of my own", stack="mine", experts="yes", precision="int8")
     assert with_intervals(alien)["time_low_s"].isna().all()
     with pytest.raises(PhazeError, match=rf"{ERRORS}: contains no errors of runs .* validate --errors"):
         PublishedErrors.load(FOLDER / "none")
-    assert set(KEYS) < set(PublishedErrors.load().table.columns)
+    assert set(KEYS) < set(PublishedErrors.load().table.dtype.names)

@@ -101,7 +101,7 @@ def test_errors_stay_within_what_was_reached(source: str) -> None:
 @pytest.mark.slow
 def test_the_errors_from_which_intervals_come_are_those_of_the_runs() -> None:
     """To update: python -m phaze validate --errors config/errors.csv."""
-    stored = PublishedErrors.load().table
+    stored = pd.DataFrame(PublishedErrors.load().table)
     for source in MOST.keys() - {"vtrain-single-node"}:
         now, then = error_table(compared(source)[0]), stored[stored["source"] == source]
         assert now[list(KEYS)].to_numpy().tolist() == then[list(KEYS)].to_numpy().tolist()
