@@ -4,6 +4,7 @@ Each stage of a study is a command. Every command prints a table for readers, or
 """
 
 import os
+import re
 import sys
 
 try:
@@ -22,6 +23,7 @@ try:
     from phaze.commands.lists import devices, models, recipes, stacks, systems
     from phaze.commands.map import map_stages
     from phaze.commands.model import model, profile, trace
+    from phaze.commands.options import layout_field
     from phaze.commands.output import INTERRUPTED
     from phaze.commands.partition import partition
     from phaze.commands.place import place
@@ -38,6 +40,8 @@ except KeyboardInterrupt:  # imports take half a second
 
 ARGUMENTS = ("Missing argument", "Got unexpected extra argument")
 """Starts of messages on arguments, for which the usage of the command is the fix."""
+CHOICE = re.compile("'([^']*)' is not one of (.*)")
+"""Pattern of messages on a value that is none of a few."""
 LONGEST_PATH = 40
 """Maximum length of a relative path with which an error begins."""
 
@@ -191,8 +195,14 @@ def _misused(error: typer.TyperException) -> int:
     near = suggested.replace("'", "").rstrip("?").split(", ") if suggested else likely
     fix = f"did you mean {' or '.join(near)}?" if near else ""
     context = getattr(error, "ctx", None)
+    verb = getattr(context, "info_name", "") or ""
     if wrong.startswith(ARGUMENTS) and context is not None:
         fix = context.get_usage()
+    elif (field := layout_field(getattr(error, "option_name", ""))) and verb == "plan":
+        fix = f"widths and other fields of the layout are free unless fixed: --fix {field}=VALUE"
+    elif choice := CHOICE.search(wrong):
+        similar = nearest(choice[1], re.findall("'([^']*)'", choice[2]), 0.4)[:1]
+        fix = f"did you mean {similar[0]}?" if similar else ""
     _mistake(PhazeError(wrong, fix))
     return error.exit_code
 

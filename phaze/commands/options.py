@@ -36,6 +36,13 @@ _NUMBER = "0*[1-9][0-9]{0,7}"
 TRUTHS = {"true": 1, "false": 0}
 """Numbers of truth values in layout fields."""
 
+SYNONYMS = {
+    "tensor": "tp", "tensor_parallel": "tp", "pipeline": "pp", "pipeline_parallel": "pp", "data": "dp",
+    "data_parallel": "dp", "context": "cp", "context_parallel": "cp", "expert": "ep", "expert_parallel": "ep",
+    "mbs": "microbatch", "micro_batch": "microbatch", "virtual": "vp", "fsdp": "zero", "hsdp": "replicate",
+    "sp": "sequence_parallel", "checkpointing": "recompute",
+}  # fmt: skip
+"""Layout field for each name that other programs have for it."""
 EmitOption = Literal["bridge", "torch", names.WrittenRuntime]
 """Runtimes for which plans can be written: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does;
 torch is torch.distributed.pipelining, for the stages of `phaze partition`."""
@@ -561,6 +568,20 @@ def refuse(context: typer.Context, names: Mapping[str, str], message: str) -> No
             raise PhazeError(message.format(option))
 
 
+def layout_field(name: str) -> str | None:
+    """Layout field that an option such as --tp or --tensor-parallel-size means; None if it means none."""
+    plain = name.strip("-").replace("-", "_").lower().removesuffix("_size")
+    return SYNONYMS.get(plain) or (plain if plain in SYNONYMS.values() else None)
+
+
+def _layout_fix(text: str, allowed: Collection[str]) -> str:
+    """Fix of a malformed layout field: its separator, its name here, or similar names."""
+    name = re.split("[:= ]", text)[0]
+    if (field := layout_field(name)) in allowed:
+        return f"write {field}=VALUE" if field == name else f"did you mean {field}?"
+    return did_you_mean(name, allowed, "config/commands.md")
+
+
 def set_fields(text: str | None) -> dict[str, object]:
     """Parse `--set` into fields with whole numbers, true, false or strings; PhazeError if malformed."""
     from phaze.base.printed import short
@@ -587,7 +608,7 @@ def layout_fields(where: str, text: str | None, allowed: Collection[str]) -> dic
             raise PhazeError(
                 f"{where}: must be FIELD=VALUE pairs such as tp=8,pp=16, each field once, "
                 f"got {part.strip()!r}",
-                did_you_mean(name, allowed, "config/commands.md"),
+                _layout_fix(name, allowed),
             )
         values[name] = int(value) if value.isdecimal() else TRUTHS.get(value, value)
     return values

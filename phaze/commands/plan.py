@@ -98,7 +98,10 @@ def _training_run(request: RunFields) -> AskedRun | None:
     passed = [flags[name] for name, value in fields.items() if value is not None]
     if request.tokens is None:
         if passed:
-            raise PhazeError(f"plan: {passed[0]} needs --tokens, the tokens of the whole training run")
+            raise PhazeError(
+                f"plan: {passed[0]} needs --tokens, the tokens of the whole training run",
+                "pass --tokens, such as --tokens 15T",
+            )
         return None
     without_failures = [option for option in ("--checkpoint", "--restart") if option in passed]
     if without_failures and request.mtbf_hours is None:
