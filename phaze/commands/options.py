@@ -500,12 +500,12 @@ def request_of(noun: type[Options], verb: str, values: Mapping[str, object]) -> 
         near = nearest(unknown[0], allowed)[:1]
         raise TypeError(f"{verb}: no option {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
     try:
-        given = {name: _checked(verb, name, hints[name], value) for name, value in values.items()}
+        parsed = {name: _checked(verb, name, hints[name], value) for name, value in values.items()}
     except typer.BadParameter as error:
         raise PhazeError(f"{verb}: {error.message}") from error
     if "context" in hints:
-        given["context"] = typer.Context(TyperCommand(verb), obj=frozenset(given))
-    return noun(**given)
+        parsed["context"] = typer.Context(TyperCommand(verb), obj=frozenset(parsed))
+    return noun(**parsed)
 
 
 def _checked(verb: str, name: str, hint: object, value: object) -> object:
