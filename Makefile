@@ -7,7 +7,7 @@ BASE ?= main
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup study quick wheel test runtimes benchmark ratios accuracy check lint format lock clean
+.PHONY: help setup study quick wheel test runtimes docs benchmark ratios accuracy check lint format lock clean
 
 help: ## Say what can be made
 	@awk -F ': .*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test: $(READY) ## Install the programs that tests need, where that is permitted,
 runtimes: ## Install Megatron-Core, torchtitan and DeepSpeed into .venv-runtimes, and run the tests that ask them
 	@.ci/runtimes "$(PYTHON)" .venv-runtimes
 
+docs: ## Build the site of the documents into site/
+	.ci/docs "$(PYTHON)" .venv-docs
+
 benchmark: $(READY) ## Time every stage, and draw its cost against size into .benchmarks/
 	$(BIN)/pytest tests/benchmarks --benchmark-enable
 
@@ -61,5 +64,5 @@ lock: $(READY) ## Resolve the newest versions that pyproject.toml allows into re
 	.ci/lock --upgrade
 
 clean: ## Remove environment and caches; results stay
-	rm -rf .venv .venv-runtimes .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-runtimes .venv-docs site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,47 +1,65 @@
-"""Five tasks from the README alone: its commands run, and print what it shows."""
+"""Tasks from the README and the site alone: their commands run, and print what the pages show."""
 
-import os
+import importlib.util
 import re
-import subprocess
-import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
-TASK = re.compile(
-    r"^## ([^\n]+)\n(?:(?!## |```).*\n)*```sh\n((?:(?!```).*\n)+)```\n\n```\n((?:(?!```).*\n)+)```\n",
-    re.MULTILINE,
-)
-TASKS = {
-    title: (commands, shown) for title, commands, shown in TASK.findall((ROOT / "README.md").read_text())
-}
-CUT = "…\n"
-"""Line for output that is not shown."""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all tasks, which run in their order."""
-    return tmp_path_factory.mktemp("readme")
+def _script() -> ModuleType:
+    """Load the script that fills and checks the examples."""
+    loader = SourceFileLoader("examples", str(ROOT / ".ci" / "examples"))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+EXAMPLES = _script()
+PAGES = [str(page.relative_to(ROOT)) for page in EXAMPLES.pages() if EXAMPLES.examples(page)]
 
 
 def test_the_readme_is_short_and_has_five_tasks() -> None:
-    assert len(TASKS) == 5
+    tasks = EXAMPLES.examples(ROOT / "README.md")
+    assert len(tasks) == 5
     assert (ROOT / "README.md").read_text().count("\n") <= 150
-    for commands, _ in TASKS.values():
+    for commands, shown in tasks:
+        assert shown
         assert len(re.findall(r"^phaze ", commands, re.MULTILINE)) <= 3
 
 
+def test_every_block_of_commands_is_found() -> None:
+    for page in EXAMPLES.pages():
+        assert page.read_text().count("```sh\n") == len(EXAMPLES.examples(page))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("title", TASKS)
-def test_a_task_prints_what_the_readme_shows(title: str, folder: Path) -> None:
-    commands, shown = TASKS[title]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands], cwd=folder, env=os.environ | {"PATH": path},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    pattern = ".*".join(map(re.escape, shown.split(CUT)))
-    assert re.fullmatch(pattern, done.stdout, re.DOTALL), done.stdout
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_print_what_it_shows(page: str) -> None:
+    assert list(EXAMPLES.differences(ROOT / page, write=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "output", "anew"),
+    [
+        ("OUTPUT\n", "a\nb\n", "a\nb\n"),
+        ("time 1.5 s\n…\n", "time 2.25 s\nmore\n", "time 2.25 s\n…\n"),
+        ("…\nthe last 5 words…\n", "begin\nthe last 7 words are here\n", "…\nthe last 7 words…\n"),
+        ("…\nfrom 1\nto 2\n…\n", "zzz\nfrom 3\nvia 4\nto 5\nqqq\n", "…\nfrom 3\nvia 4\nto 5\n…\n"),
+    ],
+)
+def test_figures_are_shown_anew_where_lines_were(shown: str, output: str, anew: str) -> None:
+    """Cut lines stay cut; a longer part is shown whole."""
+    assert EXAMPLES.shown_anew(shown, output) == anew
+    assert EXAMPLES.is_shown(anew, output)
+
+
+def test_a_line_without_a_counterpart_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="no line of the output is like: bubble"):
+        EXAMPLES.shown_anew("bubble\n", "123\n")

@@ -1,0 +1,72 @@
+"""The site has every page of the documents, and its examples are commands with what they print."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+
+@pytest.fixture(scope="module")
+def site(project_root: Path) -> dict:
+    """Return the settings of the site."""
+    loaded: dict = yaml.safe_load((project_root / "mkdocs.yml").read_text())
+    return loaded
+
+
+def linked(nav: object) -> list[str]:
+    """Return the pages of a navigation, at any depth."""
+    if isinstance(nav, str):
+        return [nav]
+    parts = nav.values() if isinstance(nav, dict) else nav
+    return [page for part in parts for page in linked(part)]
+
+
+def test_the_navigation_has_every_page_once(site: dict, project_root: Path) -> None:
+    """A page that nobody links is not read; the map of the folder is the navigation itself."""
+    pages = linked(site["nav"])
+    folder = project_root / "config"
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*.md")} - {"README.md"}
+    assert sorted(pages) == sorted(there)
+
+
+def test_the_site_has_the_four_kinds_of_documents(site: dict) -> None:
+    assert [next(iter(part)) for part in site["nav"]] == ["Start", "How to", "Explanation", "Reference"]
+
+
+def test_warnings_are_errors(site: dict) -> None:
+    """A broken link ends the build."""
+    assert site["strict"] is True
+
+
+def test_the_workflow_builds_the_site_on_every_change_and_publishes_main(project_root: Path) -> None:
+    workflow = yaml.safe_load((project_root / ".github/workflows/docs.yml").read_text())
+    assert {"push", "pull_request"} <= set(workflow[True])
+    assert "make docs PYTHON=python" in [step.get("run") for step in workflow["jobs"]["build"]["steps"]]
+    publish = workflow["jobs"]["publish"]
+    assert publish["if"] == "github.ref == 'refs/heads/main'"
+    assert publish["permissions"] == {"pages": "write", "id-token": "write"}
+
+
+def test_every_task_shows_what_its_commands_print(project_root: Path) -> None:
+    """A how-to page has an example that is run, except the two whose commands are a workflow of hours."""
+    hours = {"papers", "cluster-run"}
+    for page in (project_root / "config/how-to").glob("*.md"):
+        shown = re.search(r"```sh\n.*?```\n\n```\n.*?```\n", page.read_text(), re.DOTALL)
+        assert (shown is None) == (page.stem in hours), page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mkdocs") is None, reason="needs the programs of the extra docs")
+def test_the_site_builds_without_warnings(tmp_path: Path, project_root: Path) -> None:
+    done = subprocess.run(
+        ["mkdocs", "build", "--quiet", "--site-dir", tmp_path],
+        cwd=project_root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "llms.txt").is_file()
