@@ -17,7 +17,7 @@ import numpy as np
 from phaze.base.arrays import Ints
 from phaze.base.errors import PhazeError
 from phaze.base.progress import counted
-from phaze.base.units import GIB
+from phaze.base.units import GIB, signed
 from phaze.certify.stage import EQUAL
 from phaze.layout import LEVELS, RECOMPUTES, SHARED_OPTIONS, WIDTHS, CpKind, Layout, Recompute, recompute_of
 from phaze.pipeline.schedules import SCHEDULES
@@ -131,7 +131,7 @@ class PlanAudit:
         if not self.bound_s:
             return f"{counts}; none contradicts the certificate, whose search ended before it had a bound"
         fastest = self.fitting[0]
-        margin = f"{fastest.time_s / self.bound_s - 1:+.2%}:\n{fastest}"
+        margin = f"{signed(fastest.time_s / self.bound_s - 1, 2)}:\n{fastest}"
         if self.unsearched:
             return (
                 f"{counts}; {len(self.unsearched)} outside are faster than the {self.bound_s:.6g} s of the "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.base.units import percent
 from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_unread, telling
 
@@ -92,8 +93,8 @@ def _fit_kernels(
     if as_json:
         return json.dumps({fit.part: asdict(fit) for fit in fits}, indent=2)
     lines = [
-        f"{fit.part}: {fit.after.rows} rows, median error {fit.before.median:.1%} before the fit, "
-        f"{fit.after.median:.1%} after, 90th percentile {fit.after.p90:.0%}"
+        f"{fit.part}: {fit.after.rows} rows, median error {percent(fit.before.median)} before the fit, "
+        f"{percent(fit.after.median)} after, 90th percentile {percent(fit.after.p90, 0)}"
         for fit in fits
     ]
     return "\n".join([*lines, str(out)])
@@ -134,8 +135,8 @@ def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
     ]
     part = "" if fit.rows == len(measured.rows) else f", fitted to {fit.rows} of them"
     lines.append(
-        f"{len(measured.rows)} runs{part}: mean absolute error {fit.error_before:.1%} before the "
-        f"fit, {fit.error:.1%} after, {fit.error_left_out:.1%} for runs left out of the fit"
+        f"{len(measured.rows)} runs{part}: mean absolute error {percent(fit.error_before)} before the "
+        f"fit, {percent(fit.error)} after, {percent(fit.error_left_out)} for runs left out of the fit"
     )
     lines += in_words(measured.unused)
     # A fit may merely follow its own runs, so only errors of runs left out of it show an improvement.
@@ -154,8 +155,8 @@ def _line(fitted: FittedConstant) -> str:
     name = f"{fitted.constant.name:<24}{fitted.before:<10.4g}"
     if not fitted.identifiable:
         return f"{name}unchanged: not identifiable, it changes no run by more than 0.5 %"
-    uncertainty = f"± {fitted.uncertainty:.0%}" if fitted.uncertainty < 1 else "undetermined"
-    effect = f"changes runs by up to {fitted.effect:.0%} over its range"
+    uncertainty = f"± {percent(fitted.uncertainty, 0)}" if fitted.uncertainty < 1 else "undetermined"
+    effect = f"changes runs by up to {percent(fitted.effect, 0)} over its range"
     if fitted.at_end:
         effect = "at the end of its range; check the software stack"
     return f"{name}→ {fitted.after:<10.4g}{uncertainty:<14}{effect}"

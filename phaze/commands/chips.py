@@ -13,7 +13,7 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
-from phaze.base.units import GIB, UM2_PER_MM2, digits
+from phaze.base.units import GIB, UM2_PER_MM2, digits, percent
 from phaze.commands.answers import answer
 from phaze.commands.tables import Titled, counts
 from phaze.spec.architecture import Architecture
@@ -33,7 +33,7 @@ MOST_KEYS = 2
 COLUMNS = (
     Titled("architecture", "architecture"),
     Titled("step_s", "step s", lambda value: digits(float(str(value)), 4), right=True),
-    Titled("mfu", "MFU", lambda value: f"{float(str(value)):.1%}", right=True),
+    Titled("mfu", "MFU", lambda value: percent(float(str(value))), right=True),
     counts("memory_gib", "GiB"),
     Titled("bound_by", "bound by"),
     counts("area_mm2", "mm2"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.base.units import percent
 from phaze.commands import options
 from phaze.commands.output import refuse_outputs, tell_unread, telling, write_or_print
 from phaze.spec.names import WrittenRuntime
@@ -275,7 +276,7 @@ class PredictedRun:
             f"{recipe.global_batch:,} samples of {recipe.sequence:,} tokens: "
             f"{shape(row.layout, row.recomputed_layers)}\n"
             f"{predicted(row)}, with stack {self.stack}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
-            f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
+            f"MFU {percent(row.mfu)}, bound by {row.bound_by}\n"
             + ("" if self.interval.ends_s else f"{uncalibrated(self.machine, self.interval)}\n")
             + f"GiB of tensors by pipeline rank: {', '.join(f'{gib:.3g}' for gib in row.memory_gib)}; in use "
             f"{used(row)} of {device_of(self.machine).hbm_gib:g}{unfit}\n"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phaze.base.units import percent
 from phaze.commands import options
 from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 from phaze.spec.names import InstantiationChoice
@@ -294,7 +295,8 @@ def _rank_lines(stored: StoredMapping) -> list[str]:
     if ranks is None:
         return []
     shape = f"{len(stored.mapping)} pipeline ranks x {len(stored.mapping[0])} replicas, units of {ranks.unit}"
-    less = f"{1 - ranks.time_s / ranks.default_s:.2%} less than" if ranks.time_s < ranks.default_s else "as"
+    saved = 1 - ranks.time_s / ranks.default_s
+    less = f"{percent(saved, 2)} less than" if saved > 0 else "as"
     return [
         f"{stored.model} on {stored.topology}: {shape}",
         f"a step takes {ranks.time_s:.6g} s, {less} the {ranks.default_s:.6g} s in the runtime's own order",

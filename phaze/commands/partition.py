@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.base.units import GIB
+from phaze.base.units import GIB, percent
 from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_sequence, telling
 from phaze.spec.names import MOST
@@ -377,6 +377,6 @@ def _in_words(shape: ShapeResult, microbatch: int) -> str:
     best = shape.partition.chosen
     proof = "the minimum" if shape.partition.proven else "the bound"
     return (
-        f"{title}: slowest stage {best.time_s:.4g} s ({shape.partition.gap:.2%} above {proof}), "
+        f"{title}: slowest stage {best.time_s:.4g} s ({percent(shape.partition.gap, 2)} above {proof}), "
         f"step {best.step_s:.4g} s, {microbatch * shape.microbatches_per_s:.4g} samples/s, by {best.made_by}"
     )

@@ -11,6 +11,7 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
+from phaze.base.units import percent
 from phaze.commands import options
 from phaze.commands.output import (
     print_records,
@@ -53,7 +54,7 @@ TOTALS = (
 SOLVES = (
     *_LAYER, Titled("status", "status"), scaled("objective_s", "us", 1e-6),
     scaled("bound_s", "bound us", 1e-6),
-    Titled("gap", "gap", lambda value: f"{float(str(value)):.2%}", right=True), Titled("method", "method"),
+    Titled("gap", "gap", lambda value: percent(float(str(value)), 2), right=True), Titled("method", "method"),
     Titled("solver", "solver"), counts("operators", "operators"),
     scaled("all_cores_s", "all cores us", 1e-6), scaled("hbm_bytes", "MB", 1e6),
 )  # fmt: skip
@@ -200,7 +201,7 @@ def _sorted(frame: pd.DataFrame, column: str) -> pd.DataFrame:
 def _rooflines(frame: pd.DataFrame) -> list[str]:
     """Binding roof of each operator and the share reached, such as memory 97%; a dash without a roof."""
     return [
-        f"{roof} {share:.0%}" if roof else UNKNOWN
+        f"{roof} {percent(share, 0)}" if roof else UNKNOWN
         for roof, share in zip(frame["roof"], frame["roof_share"], strict=True)
     ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze.base.errors import PhazeError
-from phaze.base.units import GIB
+from phaze.base.units import GIB, percent, signed
 from phaze.cost.network.fabric import fabric
 from phaze.formulas.networked import NetworkReplay, replay_on
 from phaze.formulas.replay import read_plan, replay, simulated_stages, simulation_row
@@ -77,9 +77,9 @@ class SimulatedPlan:
         used, busiest = share[share > 0], topology.links[int(share.argmax())]
         mean = used.mean() if len(used) else 0.0
         line = (
-            f"{topology.name}: {len(used):,} of {len(share):,} links carry something, on average {mean:.1%} "
-            f"of what they could; the busiest, from node {busiest.source} to {busiest.target}, "
-            f"{share.max(initial=0.0):.1%}"
+            f"{topology.name}: {len(used):,} of {len(share):,} links carry traffic, on average "
+            f"{percent(mean)} of their capacity; the busiest, from node {busiest.source} to "
+            f"{busiest.target}, {percent(share.max(initial=0.0))}"
         )
         return [line]
 
@@ -95,21 +95,22 @@ class SimulatedPlan:
     def _times(self) -> str:
         planned, simulated = self.price.plan.planned_s, self.price.time_s
         longer = simulated / planned - 1
-        return f"planned {planned:.4g} s per batch, simulated {simulated:.4g} s ({longer:+.1%})"
+        return f"planned {planned:.4g} s per batch, simulated {simulated:.4g} s ({signed(longer)})"
 
     def _shares(self) -> str:
         row = simulation_row(self.price)
         return (
-            f"{self.price.samples_per_s:,.4g} samples/s; compute {row['compute_share']:.1%}, exposed "
-            f"communication {row['exposed_communication_share']:.1%}, bubbles {row['bubble_share']:.1%}; "
-            f"HBM {row['hbm_share']:.1%} of what it could move; bound by {self.price.bound_by}"
+            f"{self.price.samples_per_s:,.4g} samples/s; compute {_share(row, 'compute_share')}, exposed "
+            f"communication {_share(row, 'exposed_communication_share')}, bubbles "
+            f"{_share(row, 'bubble_share')}; HBM {_share(row, 'hbm_share')} of what it could move; bound "
+            f"by {self.price.bound_by}"
         )
 
     def _stages(self) -> list[str]:
         rows = simulated_stages(self.price, float(self.plan["hbm_gib"]) * GIB)
         return [
             f"stage {row['stage']}: layers {stage.first_layer} to {stage.last_layer}, d = {stage.layout.dp}, "
-            f"t = {stage.layout.tp}, busy {row['busy_share']:.1%}, HBM {row['hbm_share']:.1%}, "
+            f"t = {stage.layout.tp}, busy {_share(row, 'busy_share')}, HBM {_share(row, 'hbm_share')}, "
             f"{_link_words(row)}{row['in_flight']} in flight, {float(str(row['peak_bytes'])) / GIB:.3g} GiB"
             for row, stage in zip(rows, self.price.plan.stages, strict=True)
         ]
@@ -195,8 +196,8 @@ def _link_words(row: Mapping[str, object]) -> str:
     if "link_share" not in row:
         return ""
     kinds = ("slices", "stages", "replicas")
-    parts = ", ".join(f"{kind} {row[f'{kind}_link_share']:.1%}" for kind in kinds)
-    return f"links {row['link_share']:.1%} ({parts}), "
+    parts = ", ".join(f"{kind} {_share(row, f'{kind}_link_share')}" for kind in kinds)
+    return f"links {_share(row, 'link_share')} ({parts}), "
 
 
 def stages_beside(path: Path) -> Path:
@@ -205,3 +206,8 @@ def stages_beside(path: Path) -> Path:
     if path.name == "plans.parquet" or scenario.parent.name != "plans":
         return path.parent / "plan_stages.parquet"
     return scenario.parents[1] / "plan_stages" / scenario.name / path.name
+
+
+def _share(row: Mapping[str, object], name: str) -> str:
+    """Format a share of a row as a percentage."""
+    return percent(float(str(row[name])))

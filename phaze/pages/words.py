@@ -9,7 +9,7 @@ from string import Formatter
 
 import pandas as pd
 
-from phaze.base.units import GIB, KIB, MIB, UM2_PER_MM2, digits
+from phaze.base.units import GIB, KIB, MIB, UM2_PER_MM2, digits, percent, signed
 from phaze.layout import Layout
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -48,17 +48,6 @@ def decimal(value: float, unit: str) -> str:
     """Format a quantity in decimal units, for example 1.25 TB/s."""
     scale, prefix = _fitting(value, _DECIMAL)
     return f"{digits(value / scale)} {prefix}{unit}" if value else f"0 {unit}"
-
-
-def percent(value: float, decimals: int = 1) -> str:
-    """Format a fraction as a percentage, for example 12.5 %."""
-    return f"{100 * value:.{decimals}f} %" if math.isfinite(value) else "–"
-
-
-def signed(share: float) -> str:
-    """Format a fraction as a percentage with a sign unless it rounds to zero, for example +2.5 %."""
-    text = percent(share)
-    return "0.0 %" if text == "-0.0 %" else f"+{text}" if share > 0 and text not in ("0.0 %", "–") else text
 
 
 def change(ratio: float) -> str:

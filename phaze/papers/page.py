@@ -84,16 +84,14 @@ def build_page(papers: Iterable[Paper]) -> Report:
     rows = tuple((paper.title, f"{paper.claims['holds'].sum()} of {len(paper.claims)}") for paper in shown)
     holding = sum(int(paper.claims["holds"].sum()) for paper in shown)
     count = sum(len(paper.claims) for paper in shown)
-    sheet = Sheet("Claims that hold here", ("paper", "claims"), rows)
+    sheet = Sheet("Reproduced claims", ("paper", "claims"), rows)
     sentence = (
-        f"Of {count} claims of the papers {count - holding} do not hold here and {holding} do. The reasons, "
-        "as far as they are known, stand with each paper."
+        f"{holding} of {count} claims. Each paper's part says why the others differ, as far as the reasons "
+        "are known."
     )
     answers = " ".join(f"{paper.name.capitalize()}: {paper.answer}" for paper in shown)
-    facts = ((f"{holding} of {count}", "claims of the papers that hold here"),)
-    answer = FirstScreen(
-        "What of the papers comes out here, and what does not?", sentence, facts, sheet, answers
-    )
+    facts = ((f"{holding} of {count}", "claims of the papers reproduced"),)
+    answer = FirstScreen("Which results of the papers do we reproduce?", sentence, facts, sheet, answers)
     sections = (Section(paper.name, paper.name.capitalize(), paper.title, paper.blocks) for paper in shown)
     tables = {name: table for paper in shown for name, table in paper.tables.items()}
     beside = {name: frame for paper in shown for name, frame in paper.shown.items()}

@@ -10,9 +10,10 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
+from phaze.base.units import percent
 from phaze.pages.document import Chart, Items, Section, Sheet
 from phaze.pages.verdicts import run_checks
-from phaze.pages.words import join, percent
+from phaze.pages.words import join
 from phaze.papers import case_charts
 from phaze.papers.case_charts import PLANNER_NAMES, relative
 from phaze.papers.case_checks import PLAN_CHECKS

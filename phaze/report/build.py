@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from phaze.base.units import percent
 from phaze.pages.document import FirstScreen, Sheet
 from phaze.pages.page import Report, page_of
 from phaze.pages.page_words import words_of
 from phaze.pages.verdicts import run_checks
-from phaze.pages.words import area, buffers, compute, join, percent, times
+from phaze.pages.words import area, buffers, compute, join, times
 from phaze.report import anatomy, inside, overview, plan_checks, record, searches
 from phaze.report import checks as checked
 from phaze.report.checks import Evidence

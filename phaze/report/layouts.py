@@ -12,13 +12,14 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from phaze.base.units import percent
 from phaze.pages import style
 from phaze.pages.document import FirstScreen, Gallery, Section
 from phaze.pages.page import Report, case_page
 from phaze.pages.page_words import words_of
 from phaze.pages.vega import WIDTH, coloured
 from phaze.pages.verdicts import ROUNDING, Checklist, Verdicts, check_rows
-from phaze.pages.words import fill, percent
+from phaze.pages.words import fill
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.names import Rank
 from phaze.spec.training_plan import TIE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import cycle
@@ -11,16 +11,16 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from phaze.base.units import percent
 from phaze.pages import style
 from phaze.pages.document import FirstScreen, Gallery, Prose, Section, Sheet
 from phaze.pages.page import Report, case_page
 from phaze.pages.page_words import words_of
 from phaze.pages.vega import WIDTH, coloured, rule
 from phaze.pages.verdicts import Checklist, Verdicts, check_rows
-from phaze.pages.words import percent
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.spec.measured import MeasuredStudy
+from phaze.spec.measured import MeasuredStudy, PublishedRuns
 from phaze.tables import ALL_MEASURED, ALL_SOURCES, TABLES
 
 SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down")
@@ -59,9 +59,15 @@ MEASURED_TABLES = tuple(field.name for field in fields(MeasuredInputs) if field.
 """Names of the tables of the page."""
 
 
-def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw predicted against measured times in s, one point per run, coloured by source."""
-    sources = [*runs["source"].value_counts().index]  # the largest first, so that smaller ones are on top
+def scatter(runs: pd.DataFrame, simulated: Collection[str] = ()) -> alt.TopLevelMixin:
+    """Draw predicted against measured times in s, one point per run, coloured by source.
+
+    Sources whose times look simulated are grey and below the others.
+    """
+    # the largest first, so that smaller ones are on top
+    sources = sorted(runs["source"].value_counts().index, key=lambda source: source not in simulated)
+    hues = cycle(style.HUES[:-1])
+    looks = {source: style.SILVER if source in simulated else next(hues) for source in sources}
     shown = runs.sort_values("source", key=lambda names: names.map(sources.index), kind="stable")
     # a margin on a logarithmic axis is a factor
     ends = np.array([runs["measured_s"].min() / 1.3, runs["measured_s"].max() * 1.3])
@@ -78,28 +84,33 @@ def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:
         points.encode(
             across,
             up("predicted_s:Q"),
-            coloured("source", dict(zip(sources, cycle(style.HUES), strict=False))),
+            coloured("source", looks),
             alt.Shape("source:N", scale=alt.Scale(domain=sources, range=SHAPES)),
             tooltip=["source:N", "label:N", "measured_s:Q", "predicted_s:Q"],
         ),
     ).properties(width=WIDTH, height=480)
 
 
-def ratios(runs: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw predicted over measured times, one row per source: all runs, median and interquartile range."""
+def ratios(runs: pd.DataFrame, simulated: Collection[str] = ()) -> alt.TopLevelMixin:
+    """Draw predicted over measured times, one row per source: all runs, median and interquartile range.
+
+    Sources whose times look simulated are grey.
+    """
     table = runs[["source", "label"]].assign(error=100 * (runs["ratio"] - 1))
     # multiples of the golden ratio: even, and the same in every run
     spread = runs.groupby("source").cumcount() * 0.618 % 1
     sources = [*dict.fromkeys(runs["source"])]
     quarters = table.groupby("source", sort=False)["error"].quantile(np.array([0.25, 0.5, 0.75])).unstack()
     quarters = quarters.set_axis(["low", "median", "high"], axis="columns").reset_index()
+    looks = {source: style.SILVER if source in simulated else style.SKY for source in sources}
     what = "% that the predicted time is above the measured"
     row = alt.Y("source:N", title=None, scale=alt.Scale(domain=sources))
     half = alt.Chart(quarters).encode(row, tooltip=["source:N", "low:Q", "median:Q", "high:Q"])
     return alt.layer(
         alt.Chart(table.assign(spread=spread))
-        .mark_point(filled=True, opacity=0.6, size=12, color=style.SKY)
+        .mark_point(filled=True, opacity=0.6, size=12)
         .encode(
+            coloured("source", looks, legend=False),
             alt.X("error:Q", title=what), row,
             alt.YOffset("spread:Q", scale=alt.Scale(domain=[-0.2, 1.2])),
             tooltip=["source:N", "label:N", alt.Tooltip("error:Q", format="+.1f")],
@@ -126,8 +137,11 @@ def measured_section(inputs: Inputs, _: Findings) -> Iterator[Section]:
 
 def sections_of(inputs: MeasuredInputs) -> Iterator[Section]:
     """Yield the sections of the page below its first screen."""
-    runs, groups = inputs.timed, inputs.group_regrets
-    draws = {"measured-runs": partial(scatter, runs), "measured-ratios": partial(ratios, runs)}
+    runs, groups, simulated = inputs.timed, inputs.group_regrets, PublishedRuns.load().simulated
+    draws = {
+        "measured-runs": partial(scatter, runs, simulated),
+        "measured-ratios": partial(ratios, runs, simulated),
+    }
     charts = tuple(WORDS.chart(name, draw) for name, draw in draws.items())
     yield WORDS.section("runs", [Gallery(charts)])
     fitted = WORDS.sheet("fitted", inputs.fitted_constants)

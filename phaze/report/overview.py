@@ -238,9 +238,8 @@ def caveat_sentences(gains: pd.DataFrame) -> Iterator[str]:
         rows = others if turned.empty else turned
         # by logarithm: half of a gain is as far from it as twice the gain
         for _, most in rows.loc[np.log(rows["gain"] / gain["gain"]).abs().nlargest(1).index].iterrows():
-            rests = "The gain rests" if gain["gain"] > 1 + EVEN else "Whether there is a gain rests"
             over = "" if most["baseline"] == gain["baseline"] else f" over {most['baseline']}"
-            placeholders = {**gain, "design": design, "rests": rests, "most": most["gain"], "over": over}
+            placeholders = {**gain, "design": design, "most": most["gain"], "over": over}
             caveat = WORDS.sentence("rests", **{**placeholders, "reading": most["reading"]})
             caveats += [(turned.empty, caveat)] if times(most["gain"]) != times(gain["gain"]) else []
     yield from (caveat for _, caveat in sorted(caveats, key=lambda pair: pair[0]))

@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import tied
+from phaze.base.units import percent
 from phaze.pages import charts, style
 from phaze.pages.document import Block, Chart, Items, Prose, Section
 from phaze.pages.page_words import words_of
 from phaze.pages.pipeline_picture import left_out
-from phaze.pages.words import file_name, fill, join, percent, times
+from phaze.pages.words import file_name, fill, join, times
 from phaze.report.findings import COMMON, PER_MODEL, Findings
 from phaze.report.inputs import Inputs
 from phaze.search.winners import with_areas

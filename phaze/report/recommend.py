@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import tied
+from phaze.base.units import percent
 from phaze.pages.document import Items, Prose, Section
 from phaze.pages.page_words import words_of
 from phaze.pages.verdicts import ROUNDING
-from phaze.pages.words import join, percent, samples, seconds, widths
+from phaze.pages.words import join, samples, seconds, widths
 from phaze.report.findings import PER_MODEL, Findings
 from phaze.report.inputs import Inputs, table_of
 from phaze.report.planners import CHIP, NEAR, TITLES, titled
@@ -172,5 +173,5 @@ def loss_fact(findings: Findings) -> Iterator[tuple[str, str]]:
         where = f", on {most['model']}" if len(rows) > 1 else ""
         yield (
             percent(most["lost"]),
-            f"at most lost by the certified plan in the simulator to equal or hand-designed stages{where}",
+            f"most that the proven plan loses to simpler ones in simulation{where}",
         )

@@ -11,12 +11,12 @@ import pandas as pd
 
 from phaze.base.arrays import Floats
 from phaze.base.ranking import name_ranks, order, tied
-from phaze.base.units import UM2_PER_MM2, digits
+from phaze.base.units import UM2_PER_MM2, digits, percent
 from phaze.pages.document import Block, Items, Prose, Section
 from phaze.pages.page_words import words_of
 from phaze.pages.style import AMBER, BLUE, GREY, RED, SILVER, TEAL
 from phaze.pages.vega import WIDTH, coloured, panels, rule
-from phaze.pages.words import file_name, join, percent
+from phaze.pages.words import file_name, join
 from phaze.report.checks import VERIFIED
 from phaze.report.findings import COMMON as COMMON_DESIGN
 from phaze.report.findings import Findings, Part
@@ -101,7 +101,9 @@ def certificate_fact(findings: Findings) -> Iterator[tuple[str, str]]:
     if len(table) and not table["open"].any():
         confirmed = f"{int(audits['verdict'].isin(VERIFIED).sum()):,} of {len(audits):,} solved again agree"
         points = int(table["points"].sum())
-        yield f"{points:,}", f"points of the space, all excluded or solved ({confirmed})"
+        evaluated = bool((table["solved"] == table["points"]).all())
+        what = "designs, all evaluated exactly" if evaluated else "designs, each evaluated or proven worse"
+        yield f"{points:,}", f"{what} ({confirmed})"
 
 
 def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:

@@ -66,7 +66,8 @@ def comments(
     """
     for sentence in (
         *sentences,
-        *(f"Unlike the plan, {difference}" for difference in differences),
+        # the load of experts is no setting of a runtime
+        *(f"Unlike the plan, {text}" for text in differences if not text.startswith("load: ")),
         *(f"Set this yourself: {name}" for name in user_settings),
     ):
         yield f"# {one_line(sentence)}"

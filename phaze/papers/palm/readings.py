@@ -12,9 +12,9 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 
-from phaze.base.units import digits
+from phaze.base.units import digits, percent
 from phaze.pages.document import Sheet
-from phaze.pages.words import join, percent, times
+from phaze.pages.words import join, times
 from phaze.papers.cases import TiledCases
 from phaze.papers.claims import Function, claims_on
 from phaze.papers.page import words_of

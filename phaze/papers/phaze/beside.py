@@ -11,11 +11,11 @@ from typing import NamedTuple, get_args
 
 import pandas as pd
 
-from phaze.base.units import MIB
+from phaze.base.units import MIB, percent
 from phaze.cost.utilisation import peak_flops_per_s
 from phaze.pages import charts
 from phaze.pages.document import Block, Sheet
-from phaze.pages.words import LIMITS, compute, fill, join, percent, samples, widths
+from phaze.pages.words import LIMITS, compute, fill, join, samples, widths
 from phaze.papers.claims import check_claims
 from phaze.papers.page import words_of
 from phaze.papers.publications import Design, Mean, Published, PublishedArchitecture, PublishedWorkload

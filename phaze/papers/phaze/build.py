@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from phaze.base.units import MIB
+from phaze.base.units import MIB, percent
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout, layouts_of
 from phaze.pages.document import Block, Heading, Items, Prose
-from phaze.pages.words import compute, join, percent, storing, times, widths
+from phaze.pages.words import compute, join, storing, times, widths
 from phaze.papers.page import Paper, paper_of
 from phaze.papers.phaze.beside import (
     WORDS,

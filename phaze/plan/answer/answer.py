@@ -260,7 +260,7 @@ class TrainingPlanner:
         if plan.question.rank == "prudent" and (with_all or plan.prudence):
             fastest = self._briefly(self.expected, fixed)
             best = [PricedLayout.of(self.expected, planned) for planned in fastest]
-            none = "A short search by expected time found no faster plan."
+            none = "Ranking by expected time gives the same plan (short search)."
             changes["prudence"] = self._prudence([*ranked, *best]) or none
         if with_why:
             regrets = self._regrets(

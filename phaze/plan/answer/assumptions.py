@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 
 from phaze.base.provenance import library_version, phaze_version, source_digest
-from phaze.base.units import GIB
+from phaze.base.units import GIB, percent
 from phaze.cost.network.network import Levels
 from phaze.cost.size import slowest
 from phaze.layout import Compute
@@ -32,6 +32,9 @@ DISPATCH = {
 }
 """Descriptions of the methods of token dispatch."""
 
+OPTIMISTIC = "Optimistic"
+"""First word of the reason of a step time that is a lower limit."""
+
 
 def assumptions(question: PlanQuestion) -> Iterator[str]:
     """Yield the assumptions behind all plans for a planning request, one sentence each."""
@@ -40,9 +43,9 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     yield f"layouts that {runtime.name} {runtime.version} runs"
     yield f"{_products(question.task.compute)} with {question.optimizer} in mixed precision, flash attention"
     yield (
-        f"{device.name} with {device.sustained_clock:.0%} of its clock and {device.sustained_hbm:.0%} of its "
-        f"HBM bandwidth sustained, {capacity_bytes(device) / GIB:.4g} of {device.hbm_gib:g} GiB left by the "
-        "driver"
+        f"{device.name} with {percent(device.sustained_clock, 0)} of its clock and "
+        f"{percent(device.sustained_hbm, 0)} of its HBM bandwidth sustained, "
+        f"{capacity_bytes(device) / GIB:.4g} of {device.hbm_gib:g} GiB left by the driver"
     )
     if machine.devices > 1 and device.spread:
         longer = float(slowest(machine.devices, device.spread)) - 1
@@ -69,14 +72,12 @@ def uncalibrated(machine: Machine, interval: MeasuredInterval) -> str:
     if features == list(interval.unmeasured):
         missing = f"no measured run has {', '.join(features)}" if features else "no measured run is like it"
         return f"No 80 % interval: {missing}."
-    reason = (
-        f"{device.name} is not calibrated: an upper limit of speed, as nothing like this plan is measured"
-    )
+    reason = f"{OPTIMISTIC}: no run like this was measured on {device.name}"
     if features:
-        reason += f", nor {', '.join(features)} on other devices"
+        reason += f", or with {', '.join(features)} on other devices"
     if device.assumed_from is not None:
-        reason += f"; all but its three figures is assumed to be that of {device.assumed_from}"
-    return reason
+        reason += f". Everything but its three figures is copied from {device.assumed_from}"
+    return f"{reason}."
 
 
 def _products(compute: Compute) -> str:

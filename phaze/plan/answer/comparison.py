@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import combinations
 
 from phaze.base.errors import PhazeError
+from phaze.base.units import percent, signed
 from phaze.layout import Layout
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.answer.answer import question_of
@@ -308,7 +309,7 @@ class Comparison:
         return str(replace(change, field=self.names.get(change.field, change.field)))
 
     def _cells(self, step: ChangedRun) -> list[str]:
-        saved = f"{step.saved:.1%}" if step.changes else ""
+        saved = percent(step.saved) if step.changes else ""
         changes = ", ".join(map(self._renamed, step.changes))
         return [f"{step.time_s:.4g} s", saved, f"{step.now.used.expected:.1f}", changes]
 
@@ -330,7 +331,7 @@ class Comparison:
         share = run.time_s / last.time_s - 1
         headline = (
             f"{request.model.name} on {request.devices:,} devices of {request.system}: the run takes "
-            f"{run.time_s:.4g} s a step, the plan {last.time_s:.4g} s, {share:+.1%} throughput"
+            f"{run.time_s:.4g} s a step, the plan {last.time_s:.4g} s, {signed(share)} throughput"
         )
         return "\n".join([headline, *table([HEAD, *rows]), *self._notes()])
 
@@ -339,7 +340,7 @@ class Comparison:
         for number, step in enumerate(self.steps):
             if step.because:
                 change = self._renamed(step.changes[0])
-                yield wrapped(f"{number}: {change} cannot be made alone: {step.because}")
+                yield wrapped(f"{number}: {change} needs the other changes of its row: {step.because}")
             if step.now.status != OK:
                 yield wrapped(f"{number or 'run'}: {step.now.status}")
         best = min(range(len(self.steps)), key=lambda number: self.steps[number].time_s)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 from textwrap import fill
 
+from phaze.base.units import percent
 from phaze.layout import MODEL_WIDTHS, SHARED_OPTIONS, Layout, named_widths
 from phaze.plan.terms.memory import OK, status_of
 from phaze.runtimes.layout_string import blocks_of, equal_counts, stages_of
@@ -86,10 +87,10 @@ def _cells(rank: int, plan: RankedPlan, prudent: bool, axes: Sequence[str]) -> l
     return [
         str(rank),
         *(f"{seconds:.4g} s" for seconds in times_s if seconds is not None),
-        f"{plan.mfu:.1%}",
+        percent(plan.mfu),
         f"{plan.used_gib:.1f}",
-        f"{plan.bubble_share:.1%}",
-        f"{plan.exposed_communication_share:.1%}",
+        percent(plan.bubble_share),
+        percent(plan.exposed_communication_share),
         *(str(getattr(plan.layout, name)) for name in (*axes, "dp", "microbatch", "zero")),
     ]
 
@@ -146,5 +147,7 @@ def unusual(layout: ChosenLayout) -> Iterator[str]:
 
 
 def wrapped(sentence: str) -> str:
-    """Wrap a sentence to terminal width."""
-    return fill(sentence, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    """Wrap a sentence to terminal width, never before a percent sign."""
+    joined = sentence.replace(" %", "\u00a0%")
+    lines = fill(joined, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\u00a0%", " %")

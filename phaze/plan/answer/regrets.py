@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from phaze.base.arrays import Floats
+from phaze.base.units import percent
 from phaze.layout import BALANCED, Load
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import proven
@@ -134,11 +135,11 @@ class Regrets:
             f"{number} assumptions on overlap{' and the load of experts' * bool(self.scenarios[0].load)}"
         )
         if worst[0] < NOISE:
-            lead = f"within {worst[0]:.1%} of " * (worst[0] >= TIE)
+            lead = f"within {percent(worst[0])} of " * (worst[0] >= TIE)
             return f"Under all {assumed}, plan 1 is {lead}the fastest of the first {compared}."
         place = int(self.regrets[:, 0].argmax())
         fastest, safest = int(self.times_s[place].argmin()), self.order[0]
-        takes = f"plan 1 takes {worst[0]:.1%} longer than {self.name(fastest, shown)}"
+        takes = f"plan 1 takes {percent(worst[0])} longer than {self.name(fastest, shown)}"
         if not np.isfinite(worst[0]):
             takes = f"plan 1 does not fit, unlike {self.name(fastest, shown)}"
         sentence = f"The choice rests on {self.decisive}: if {self.scenarios[place].words}, {takes}."
@@ -149,8 +150,8 @@ class Regrets:
                 f"{sentence} Plan 1 is still the safe one: every other of the first {compared} may lose more."
             )
         return (
-            f"{sentence} Safe is {self.name(safest, shown)}: at most {worst[safest]:.1%} longer than the "
-            f"fastest under all {assumed}."
+            f"{sentence} Safe is {self.name(safest, shown)}: at most {percent(worst[safest])} longer than "
+            f"the fastest under all {assumed}."
         )
 
     def measure_first(self, shown: int) -> Iterator[str]:
@@ -169,11 +170,11 @@ class Regrets:
             )
             gain, loss = -float(np.nanmin(shares)), float(np.nanmax(shares))
             if gain < TIE:
-                yield f"{name} is predicted {max(-gain, 0):.1%} to {loss:.1%} slower: run it if it is not."
+                yield f"{name} is predicted {percent(max(-gain, 0))} to {percent(loss)} slower: run it if it is not."
                 continue
             where = self.scenarios[int(np.nanargmin(shares))].words
-            then = f"otherwise it may lose {loss:.1%}" if loss >= TIE else "it never loses"
-            yield f"{name} is faster, by up to {gain:.1%}, if {where}; {then}."
+            then = f"otherwise it may lose {percent(loss)}" if loss >= TIE else "it never loses"
+            yield f"{name} is faster, by up to {percent(gain)}, if {where}; {then}."
 
     def name(self, place: int, shown: int, *, start: bool = False) -> str:
         """Plan as it is called in a sentence, with its layout if it has no row."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from phaze.base.errors import PhazeError
 from phaze.base.printed import short
+from phaze.base.units import percent
 from phaze.plan.answer.answer import question_of
 from phaze.plan.answer.assumptions import versions
 from phaze.plan.answer.priced import PricedLayout
@@ -116,7 +117,7 @@ class ReplayedPlan:
         time_s = self.now.price.time_s
         times = f"{time_s:.5g} s a step, as the file says" if self.same else self.figures
         ranked = sorted(self.now.parts_s.items(), key=lambda item: -item[1])
-        parts = ", ".join(f"{name} {part_s / time_s:.1%}" for name, part_s in ranked if part_s > 0)
+        parts = ", ".join(f"{name} {percent(part_s / time_s)}" for name, part_s in ranked if part_s > 0)
         memory = ", ".join(f"{rank.peak_gib:.3g}" for rank in self.now.memory)
         return "\n".join([self.which(), times, parts, f"GiB of tensors by pipeline rank: {memory}"])
 

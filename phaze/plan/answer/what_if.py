@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 
+from phaze.base.units import percent, signed
 from phaze.cost.network.fabric import network_of
 from phaze.layout import DEVICE_AXES
 from phaze.plan import effort
@@ -101,7 +102,7 @@ def made_to_fit(
         return " ".join([*sentences, "A short search finds none that surely fits."])
     name = plan.shape if place is None or place >= shown else f"Plan {place + 1}"
     longer = plan.price.time_s / first.price.time_s - 1
-    figures = f"{first.question.rank} {plan.price.time_s:.4g} s, {longer:+.1%}"
+    figures = f"{first.question.rank} {plan.price.time_s:.4g} s, {signed(longer)}"
     sentences.append(f"The first that surely fits: {name} ({figures}).")
     return " ".join(sentences)
 
@@ -131,7 +132,8 @@ def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | Non
         if gain >= WORTH:
             return (
                 f"{task.global_batch:,} samples allow at most {replicas:,} replicas. With --global-batch "
-                f"{batch} a short search finds {gain:.1%} more tokens/s ({question.rank}): {other.shape}."
+                f"{batch} a short search finds {percent(gain)} more tokens/s ({question.rank}): "
+                f"{other.shape}."
             )
     return None
 

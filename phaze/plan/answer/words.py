@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from phaze.base.units import digits
+from phaze.base.units import digits, percent, signed
+from phaze.plan.answer.assumptions import OPTIMISTIC
 from phaze.plan.answer.ranked_table import (
     NEGLIGIBLE,
     differences,
@@ -34,7 +35,7 @@ from phaze.spec.training_plan import (
 
 SIZES = ("devices", "step", "MFU", "GiB", "bubble", "comm", "gap", "layout")
 """Column names of the table over device counts."""
-PRUDENT = "Prudent: credits only measured overlap; room for all memory but gaps of the allocator."
+PRUDENT = "Prudent: overlap as measured, and room for all memory except gaps of the allocator."
 """Explanation of prudent time, by which plans are ranked by default."""
 ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3
@@ -121,7 +122,9 @@ def recipes_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
     # Recipes that do not fit are no evidence that the plan is faster.
     over = [recipe.over_plan for recipe in plan.recipes if recipe.over_plan and recipe.lacking_gib is None]
     if over and min(over) * FASTER > 1:
-        near = [f"{recipe.source} {recipe.label} ({recipe.error:+.1%})" for recipe in plan.evidence[:NEAREST]]
+        near = [
+            f"{recipe.source} {recipe.label} ({signed(recipe.error)})" for recipe in plan.evidence[:NEAREST]
+        ]
         yield (
             f"Faster than every recipe by prediction. Measured runs like it, with the errors of their "
             f"predictions: {', '.join(near) or 'none'}."
@@ -154,8 +157,8 @@ def _planner_row(row: PlannerRow, plan: TrainingPlan) -> str:
     notes += [] if row.reason is None else [row.reason]
     sentence = (
         f"{row.planner} claims {claimed_s:.4g} s, the optimum of its formula{runs}. Priced {time_s:.4g} s: "
-        f"{time_s / claimed_s - 1:+.1%} by what the formula leaves out, {time_s / plan.time_s - 1:+.1%} "
-        f"against plan 1 (certified, expected {plan.time_s:.4g} s); "
+        f"{signed(time_s / claimed_s - 1)} by what the formula leaves out, "
+        f"{signed(time_s / plan.time_s - 1)} against plan 1 (certified, expected {plan.time_s:.4g} s); "
         f"{row.tokens_per_s_per_device:,.0f} tokens/s/device, {row.fullest_gib:.1f} GiB of tensors with "
         f"{stages} b={row.microbatch} {row.schedule}"
     )
@@ -184,9 +187,9 @@ def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
     if isinstance(plan, UnfitPlan):
         return [devices, plan.reason]
     run = () if plan.run is None else _run_cells(plan.run).values()
-    exposed, gap = f"{plan.exposed_communication_share:.1%}", f"{plan.certificate.gap:.2%}"
-    figures = [f"{plan.time_s:.4g} s", f"{plan.mfu:.1%}", f"{plan.used_gib:.1f}"]
-    figures += [f"{plan.bubble_share:.1%}", exposed, gap]
+    exposed, gap = percent(plan.exposed_communication_share), percent(plan.certificate.gap, 2)
+    figures = [f"{plan.time_s:.4g} s", percent(plan.mfu), f"{plan.used_gib:.1f}"]
+    figures += [percent(plan.bubble_share), exposed, gap]
     return [devices, *figures, *run, shape(plan.layout, plan.recomputed_layers)]
 
 
@@ -194,7 +197,7 @@ def _run_cells(run: TrainingRun) -> dict[str, str]:
     """Table cells of a complete training run, by column."""
     cells = {"days": f"{run.days:.4g}"}
     if run.goodput is not None:
-        cells["goodput"] = f"{run.goodput.share:.1%}"
+        cells["goodput"] = percent(run.goodput.share)
     if run.cost is not None:
         cells["cost"] = f"{run.cost:,.0f}"
     return cells
@@ -234,8 +237,8 @@ def run_in_words(run: TrainingRun) -> Iterator[str]:
     if run.goodput is not None:
         failure_h, interval_min = run.goodput.failure_s / 3600, run.goodput.interval_s / 60
         yield (
-            f"goodput {run.goodput.share:.1%}: a failure every {failure_h:.3g} h, a checkpoint after every "
-            f"{interval_min:.3g} min of training, the interval of Young (1974) and Daly (2006) for "
+            f"goodput {percent(run.goodput.share)}: a failure every {failure_h:.3g} h, a checkpoint after "
+            f"every {interval_min:.3g} min of training, the interval of Young (1974) and Daly (2006) for "
             f"{run.asked.checkpoint_s:g} s a checkpoint and {run.asked.restart_s:g} s a restart"
         )
 
@@ -256,7 +259,7 @@ def better_line(time_s: float, layout: str, seconds: float, rank: Rank, *, first
 
 def gap_line(gap: float, seconds: float) -> str:
     """Progress line for the first proof of a search: how far the best plan may be from the fastest one."""
-    return f"within {gap:.1%} of optimal after {seconds:.1f} s"
+    return f"within {percent(gap)} of optimal after {seconds:.1f} s"
 
 
 def recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
@@ -271,7 +274,7 @@ def recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
         yield plan.uncalibrated
     layout = ", ".join(fields_in_words(plan.layout, plan.recomputed_layers))
     yield (
-        f"Train with {layout}; {split_in_words(plan.stages)}. {predicted(plan)}; {plan.mfu:.1%} MFU, "
+        f"Train with {layout}; {split_in_words(plan.stages)}. {predicted(plan)}; {percent(plan.mfu)} MFU, "
         f"{used(plan)} of {hbm_gib:g}, bound by {plan.bound_by}."
     )
 
@@ -306,7 +309,7 @@ def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
         return
     yield "measured runs most like it, with how far their predictions are off, and what differs:"
     rows = [
-        [run.source, run.label, f"{run.distance:.2f}", f"{run.error:+.1%}", ", ".join(run.differs) or "–"]
+        [run.source, run.label, f"{run.distance:.2f}", signed(run.error), ", ".join(run.differs) or "–"]
         for run in plan.evidence
     ]
     yield from table([["source", "row", "distance", "error", "what differs"], *rows])
@@ -314,7 +317,8 @@ def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
 
 def predicted(plan: RankedPlan) -> str:
     """Format the predicted step time, with its interval if there is one."""
-    time = f"Predicted {plan.time_s:.4g} s a step"
+    optimistic = isinstance(plan, TrainingPlan) and (plan.uncalibrated or "").startswith(OPTIMISTIC)
+    time = f"{'At least' if optimistic else 'Predicted'} {plan.time_s:.4g} s a step"
     if plan.time_s_low is None or plan.time_s_high is None:
         return time
     interval = f"{plan.time_s_low:.4g} to {plan.time_s_high:.4g} s"
@@ -333,10 +337,11 @@ def why_first(plan: TrainingPlan) -> Iterator[str]:
         yield f"Next best: plan 2 ({plan_differences(plan, other)}) takes as long{ahead}."
     elif share < 0:  # plans are in the order of their worst regret
         changes = plan_differences(plan, other)
-        yield f"Plan 2 ({changes}) takes {-share:.2%} less {rank} time, but may lose more than plan 1."
+        less = percent(-share, 2)
+        yield f"Plan 2 ({changes}) takes {less} less {rank} time, but may lose more than plan 1."
     else:
-        parts = _parts(plan.next_longer_s)
-        yield f"Next best: plan 2 ({plan_differences(plan, other)}) takes {share:.2%} longer: {parts}."
+        longer, parts = percent(share, 2), _parts(plan.next_longer_s)
+        yield f"Next best: plan 2 ({plan_differences(plan, other)}) takes {longer} longer: {parts}."
 
 
 def plan_differences(plan: RankedPlan, other: RankedPlan) -> str:
@@ -358,19 +363,30 @@ def _parts(longer_s: Mapping[str, float]) -> str:
 def proof_in_words(proof: PlanCertificate, rank: Rank) -> Iterator[str]:
     """Yield a sentence on the proven lower bound, with the reason if the search ended early."""
     if proof.bound_s is not None:
+        gap, checked = percent(proof.gap, 2), f"({proof.legal:,} checked, proven)"
+        model = f"in this cost model {checked}"
+        if gap == percent(0.0, 2):
+            sentence = f"No other layout can beat {proof.bound_s:.5g} s {model}."
+        else:
+            sentence = (
+                f"Any other layout is at most {gap} faster {model}: none beats {proof.bound_s:.5g} s of "
+                f"{rank} time."
+            )
         early = "" if proof.stopped is None else f" The search ended early: {proof.stopped}."
-        yield (
-            f"Plan 1 is within {proof.gap:.2%} of optimal: at this price no split of the {proof.legal:,} "
-            f"layouts that the runtime can run takes less than {proof.bound_s:.5g} s ({rank} time, proven)."
-            f"{early}"
-        )
+        yield f"{sentence}{early}"
 
 
 def rows_in_words(proof: PlanCertificate, rows: int) -> Iterator[str]:
     """Yield a sentence on the rows of a table that are not proven, if any."""
-    if proof.rows is not None and proof.rows < rows:
-        after = f"Rows after {proof.rows} are not" if proof.rows else "No row is"
-        yield f"{after} proven to be the next best."
+    if proof.rows is None or proof.rows >= rows:
+        return
+    if not proof.rows:
+        yield "The order of the rows is not proven."
+        return
+    proven = "Row 1 is proven" if proof.rows == 1 else f"Rows 1–{proof.rows} are proven in order"
+    first = proof.rows + 1
+    unproven = f"row {first}" if first == rows else f"rows {first}–{rows}"
+    yield f"{proven}; {unproven} may not be next."
 
 
 def counts_in_words(proof: PlanCertificate) -> Iterator[str]:
@@ -394,7 +410,7 @@ def undecided_in_words(proof: PlanCertificate) -> Iterator[str]:
     usual = {"zero": 0, "recompute": "none", "cp_kind": "all_gather", "sequence_parallel": 0}
     labels = [
         " ".join(f"{name}={value}" for name, value in undecided.fields.items() if value != usual.get(name, 1))
-        + f" by at most {undecided.gain:.1%}"
+        + f" by at most {percent(undecided.gain)}"
         for undecided in proof.undecided
     ]
     yield f"Undecided, {proof.undecided_layouts:,} layouts that may be faster: {'; '.join(labels)}."
@@ -404,7 +420,7 @@ def _what_if(plan: TrainingPlan) -> Iterator[str]:
     if plan.what_if:
         own_s = plan.by(plan.question.rank)
         changes = [
-            f"{change.change} {1 - change.time_s / own_s:.1%}{' (re-planned)' * change.replanned}"
+            f"{change.change} {percent(1 - change.time_s / own_s)}{' (re-planned)' * change.replanned}"
             for change in plan.what_if
         ]
         yield f"{plan.question.rank.capitalize()} time saved by more of one thing: {', '.join(changes)}."
@@ -418,7 +434,7 @@ def explained(explanation: Explained, plan: TrainingPlan) -> Iterator[str]:
         share = explanation.best.by(rank) / plan.by(rank) - 1
         expected = "" if rank == "expected" else f", expected {explanation.best.time_s:.4g} s,"
         layout = shape(explanation.best.layout, explanation.best.recomputed_layers)
-        time = f"{rank} {explanation.best.by(rank):.4g} s ({share:+.1%}){expected}"
+        time = f"{rank} {explanation.best.by(rank):.4g} s ({signed(share)}){expected}"
         yield f"{fixed}: {time} with {layout}: {_parts(explanation.longer_s)}"
     elif explanation.closest is not None:
         lacking = digits(explanation.lacking_gib or 0.0)

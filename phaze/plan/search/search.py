@@ -23,7 +23,7 @@ import numpy as np
 
 from phaze.base.arrays import Ints
 from phaze.base.progress import busy
-from phaze.base.units import GIB
+from phaze.base.units import GIB, percent
 from phaze.plan import effort
 from phaze.plan.bounds.families import LayoutFamilies
 from phaze.plan.bounds.flows import ShapeFlows
@@ -400,7 +400,7 @@ class LayoutSearch:
         if best_s == inf:
             return "no plan yet"
         message = f"{self._undecided_count:,} layouts left" if self._queue else "bounding layouts"
-        gap = f", gap {1 - bound_s / best_s:.1%}" if bound_s > 0 else ""
+        gap = f", gap {percent(1 - bound_s / best_s)}" if bound_s > 0 else ""
         return f"{message}{gap}, best plan {self.question.rank} {best_s:.4g} s a step"
 
     @property

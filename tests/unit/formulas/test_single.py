@@ -108,7 +108,7 @@ def test_a_plan_is_simulated_on_any_network(study: Path, text: str) -> None:
     command = f"report/plans.parquet --system {study}/net.yaml -a a0 --planner phaze"
     trace = study / "trace.json"
     words = run(study, command, "--trace", trace)
-    assert "links carry something" in words
+    assert "links carry traffic" in words
     assert json.loads(trace.read_text())["traceEvents"]
     row = json.loads(run(study, command, "--json"))
     assert row["simulated_s"] > 0

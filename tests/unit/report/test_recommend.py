@@ -81,7 +81,7 @@ def test_the_answer_leads_with_the_recommended_plan_and_both_times(
     assert row[at["plan"]] == "equal stages"
     assert (row[at["planned"]], row[at["simulated"]]) == ("27.3 ms", "24.5 ms")
     about = [words for _, words in found.facts]
-    assert any(value == "12.1 %" and "lost by the certified plan" in words for value, words in found.facts)
+    assert any(value == "12.1 %" and "proven plan loses" in words for value, words in found.facts)
     assert any("as simulated" in words and "as planned" in words for words in about)
 
 

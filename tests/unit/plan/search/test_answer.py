@@ -183,7 +183,7 @@ def test_a_plan_faster_than_recipes_has_evidence(answered: TrainingPlan, over: f
     rows = (bridge.model_copy(update={"over_plan": over}), titan)
     text = words_of(answered.model_copy(update={"recipes": rows, "evidence": (near,)}))
     line = "Faster than every recipe by prediction. Measured runs like it, with the errors of their"
-    assert (f"{line} predictions: given row 3 (-2.0%)." in text) == named
+    assert (f"{line} predictions: given row 3 (-2.0 %)." in text) == named
 
 
 def test_a_recipe_that_cannot_run_gives_the_reason(answered: TrainingPlan) -> None:

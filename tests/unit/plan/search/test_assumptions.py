@@ -39,10 +39,7 @@ def test_the_slowest_of_all_devices_is_assumed() -> None:
         (
             "tpu-v5p",
             ("stack maxtext", "device tpu-v5p"),
-            (
-                "tpu-v5p is not calibrated: an upper limit of speed, as nothing like this plan is measured, "
-                "nor stack maxtext on other devices"
-            ),
+            ("Optimistic: no run like this was measured on tpu-v5p, or with stack maxtext on other devices."),
         ),
     ],
 )

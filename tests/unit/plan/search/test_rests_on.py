@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phaze.base.units import GIB
+from phaze.base.units import GIB, percent
 from phaze.plan.answer.answer import TrainingPlanner
 from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
 from phaze.plan.answer.regrets import MOST_MEASURED, NOISE, Regrets, scenarios
@@ -58,7 +58,7 @@ def test_the_sentence_names_the_largest_loss_of_plan_1_priced_apart(plans: list[
         if losses[where] < NOISE:
             assert sentence.startswith("Under all 2 assumptions on overlap, plan 1 is ")
         else:
-            assert f"if {where}, plan 1 takes {losses[where]:.1%} longer than plan " in sentence
+            assert f"if {where}, plan 1 takes {percent(losses[where])} longer than plan " in sentence
 
 
 def test_the_first_plan_by_regret_loses_least_in_its_worst_case(plans: list[PricedLayout]) -> None:
@@ -95,7 +95,7 @@ def test_more_plans_are_compared_than_a_short_table_shows() -> None:
     assert isinstance(short, TrainingPlan)
     assert isinstance(long, TrainingPlan)
     assert (len(short.alternatives), len(long.alternatives)) == (1, 10)
-    figures = [re.findall(r"[\d.]+%", sentence) for sentence in (*short.rests_on, *long.rests_on)]
+    figures = [re.findall(r"[\d.]+ %", sentence) for sentence in (*short.rests_on, *long.rests_on)]
     assert figures[0] == figures[1]
 
 
@@ -184,7 +184,7 @@ def test_a_plan_that_may_not_fit_names_the_first_that_surely_does_and_its_cost(
         assert f"to {needs_gib - device.driver_gib:.1f} GiB" in sentence
         assert ("expandable_segments" in sentence) == (hbm_gib == needs_gib - 1)
         sure = [place for place, one in enumerate(own) if _surely_fits(one, hbm_gib - device.driver_gib)]
-        named = re.search(r"The first that surely fits: (.*) \(expected (\S+) s, (\S+)%\)\.$", sentence)
+        named = re.search(r"The first that surely fits: (.*) \(expected (\S+) s, (\S+) %\)\.$", sentence)
         assert named is not None
         if sure:
             assert named[1] == f"Plan {sure[0] + 1}"
