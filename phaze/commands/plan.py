@@ -22,7 +22,7 @@ from phaze.spec.questions import FAILURE_DEFAULTS, RunFields
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from phaze.report.plan_page import Settings
+    from phaze.report.near_best import Settings
     from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
 
 NOTHING_FITS = 3

@@ -101,6 +101,8 @@ class Listing:
 
     caption: str
     text: str
+    anchor: str = ""
+    """Name by which links find it; empty: none do."""
 
 
 Block = Prose | Heading | Items | Sheet | Chart | Gallery | Listing
@@ -154,5 +156,7 @@ class FirstScreen:
     """Further sentences, shown with the table."""
     unfolded: bool = False
     """True to show the table unfolded."""
+    listings: tuple[Listing, ...] = ()
+    """Texts to copy, below the result."""
     figures: tuple[str, ...] = ()
     """Names of the figures that stay unfolded, most important first; empty: the first of each section."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
 
-from phaze.base.units import GIB
+from phaze.base.units import GIB, percent, signed
 from phaze.layout import MODEL_WIDTHS
 from phaze.pages.document import FirstScreen, Items, Listing, Prose, Section, Sheet
 from phaze.pages.page import Report, page_of
@@ -21,6 +21,7 @@ from phaze.plan.answer.replay import ReplayedPlan
 from phaze.plan.answer.what_if import replanned
 from phaze.plan.terms.memory import OK
 from phaze.report import plan_figures
+from phaze.report.near_best import Settings, near_best, parts_and_flags
 from phaze.spec.system import Device
 from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan, WhatIf
 
@@ -30,8 +31,6 @@ REPLANNED_PASSES = 100_000_000
 ROWS, PASSES = 16, 96
 """Maximum number of stages, and of passes per stage, that a page draws."""
 Answer = TrainingPlan | UnfitPlan
-Settings = tuple[Mapping[str, str], Sequence[str]]
-"""Files of a runtime's settings by name, and sentences on what they cannot express."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +41,8 @@ class PlanPage:
     answers: Sequence[Answer]
     """Answers for all numbers of devices, including the plan."""
     settings: Settings
+    settings_of: Callable[[TrainingPlan], Settings] | None = None
+    """Settings of any of the ranked layouts; None: only those of the plan are shown."""
 
     @cached_property
     def device(self) -> Device:
@@ -70,8 +71,8 @@ class PlanPage:
     def report(self) -> Report:
         """Build the page."""
         parts = (
-            self.time, self.memory, self.timeline, self.ranges, self.evidence, self.rivals, self.sizes,
-            self.resources, self.flags, self.assumed,
+            self.near_best, self.time, self.memory, self.timeline, self.ranges, self.evidence, self.rivals,
+            self.sizes, self.resources, self.flags, self.assumed,
         )  # fmt: skip
         sections = [section for part in parts for section in part()]
         return page_of("plan.html", "plan of a training run", self.answer(), sections, {})
@@ -92,7 +93,8 @@ class PlanPage:
             caveats.append(WORDS.sentence("other-sizes", devices=plan.question.devices))
         return FirstScreen(
             question, " ".join([*caveats, *sentences]), tuple(self._facts()), self._layouts(),
-            details=" ".join(details), figures=("time", "timeline"), unfolded=True,
+            details=" ".join(details), figures=("near-best", "time", "timeline"), unfolded=True,
+            listings=tuple(Listing(name, text) for name, text in self.settings[0].items())[:1],
         )  # fmt: skip
 
     def _facts(self) -> Iterator[tuple[str, str]]:
@@ -103,10 +105,13 @@ class PlanPage:
         yield f"{plan.time_s:.4g} s", f"expected step{interval}"
         if plan.prudent_s is not None:
             yield f"{plan.prudent_s:.4g} s", "prudent step: only measured overlap"
-        yield f"{plan.mfu:.1%}", f"MFU; {plan.tokens_per_s_per_device:,.0f} tokens/s/device"
+        yield percent(plan.mfu), f"MFU; {plan.tokens_per_s_per_device:,.0f} tokens/s/device"
         hbm = f"{self.device.hbm_gib:g} GiB"
         yield f"{plan.used_gib:.1f} GiB", f"expected in use of {hbm} on the device with peak memory"
-        yield f"{plan.certificate.gap:.2%}", "largest possible gain of any other layout, at this price"
+        yield (
+            percent(plan.certificate.gap, 2),
+            "largest possible gain of any other layout, at this price",
+        )
         if plan.run is not None:
             yield f"{plan.run.days:.4g} days", " ".join(words.run_in_words(plan.run))
 
@@ -130,12 +135,18 @@ class PlanPage:
             "–" if plan.prudent_s is None else f"{plan.prudent_s:.4g} s",
             f"{plan.time_s:.4g} s",
             "–" if no_interval else f"{plan.time_s_low:.4g} to {plan.time_s_high:.4g} s",
-            f"{plan.mfu:.1%}",
+            percent(plan.mfu),
             f"{plan.used_gib:.1f}",
-            f"{plan.bubble_share:.1%}",
-            f"{plan.exposed_communication_share:.1%}",
+            percent(plan.bubble_share),
+            percent(plan.exposed_communication_share),
             *(str(getattr(layout, name)) for name in (*axes, "dp", "microbatch", "zero")),
         )
+
+    def near_best(self) -> Iterator[Section]:
+        """Yield the section on the ranked layouts: time against memory, and parts and flags of each."""
+        chart = near_best(self.plan, self.device, WORDS)
+        listings = [] if self.settings_of is None else parts_and_flags(self.plan, self.settings_of)
+        yield WORDS.section("near-best", (chart, *listings))
 
     def time(self) -> Iterator[Section]:
         """Yield the section on the step time by part."""
@@ -186,7 +197,7 @@ class PlanPage:
         rows = tuple(
             (
                 f"plan {place}", words.plan_differences(plan, rival), f"{rival.by(rank):.4g} s",
-                f"{rival.by(rank) / plan.by(rank) - 1:+.2%}",
+                signed(rival.by(rank) / plan.by(rank) - 1, 2),
             )
             for place, rival in enumerate(plan.alternatives[1:], start=2)
         )  # fmt: skip
@@ -277,4 +288,4 @@ def plan_page(answers: Sequence[Answer], settings: Callable[[TrainingPlan], Sett
     plans = [plan for plan in answers if isinstance(plan, TrainingPlan)]
     marked = [plan for plan in plans if _is_best(plan)]
     chosen = (marked or sorted(plans, key=lambda plan: plan.time_s))[0]
-    return PlanPage(chosen, answers, settings(chosen)).report()
+    return PlanPage(chosen, answers, settings(chosen), settings).report()

@@ -83,13 +83,20 @@
     });
   }
 
-  // A box above a table shows only the rows that have all of its words.
+  // A box above a table shows only the rows that have all of its words, and the values of named columns, as `cp = 4`.
   for (const box of all("input[type=search]")) {
     box.addEventListener("input", () => {
-      const words = box.value.toLowerCase().split(/\s+/);
-      for (const row of box.parentElement.querySelector("table").tBodies[0].rows) {
-        const text = [...row.cells].map(cell => cell.textContent).join(" ").toLowerCase();
-        row.hidden = !words.every(word => text.includes(word));
+      const table = box.parentElement.querySelector("table"), wanted = [];
+      const heads = [...table.tHead.rows[0].cells].map(cell => cell.textContent.toLowerCase());
+      const rest = box.value.toLowerCase().replace(/(\S+?)\s*=\s*(\S+)/g, (whole, name, value) => {
+        if (!heads.includes(name)) return whole;
+        wanted.push([heads.indexOf(name), value]);
+        return "";
+      });
+      const words = rest.split(/\s+/);
+      for (const row of table.tBodies[0].rows) {
+        const cells = [...row.cells].map(cell => cell.textContent.trim().toLowerCase()), text = cells.join(" ");
+        row.hidden = !words.every(word => text.includes(word)) || !wanted.every(([column, value]) => cells[column] === value);
       }
     });
   }

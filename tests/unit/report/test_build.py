@@ -96,7 +96,7 @@ def test_few_figures_are_open_and_every_other_part_is_folded(report: Report) -> 
 
 
 def test_few_words_precede_the_first_figure(report: Report) -> None:
-    head = report.page.split("<main>")[1].split("<figure")[0]
+    head = report.page.split('<main id="main">')[1].split("<figure")[0]
     assert len(re.sub(r"<[^>]*>", " ", head).split()) <= 60
     assert len(re.split(r"(?<=[.?!]) (?=[A-Z])", report.answer.sentence)) == 2
 

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.commands.plan import settings_for
-from phaze.pages.document import Items, Listing, Prose, Sheet
+from phaze.pages.document import Chart, Items, Listing, Prose, Sheet
 from phaze.pages.page import Report
 from phaze.plan.answer.words import predicted
 from phaze.report import plan_page as subject
+from phaze.report.near_best import as_plan
 from phaze.report.plan_figures import ranges
 from phaze.report.plan_page import front_of, plan_page
 from phaze.spec.documents import read_as
@@ -52,11 +53,34 @@ def blocks(report: Report, anchor: str) -> Iterator[object]:
 @pytest.mark.slow
 def test_the_page_has_every_part_of_the_answer_in_order(report: Report) -> None:
     assert [section.anchor for section in report.sections] == [
-        "time-by-part", "memory-by-rank", "pipeline", "expected-prudent", "evidence", "rivals", "sizes",
-        "resources", "flags", "assumptions",
+        "near-best", "time-by-part", "memory-by-rank", "pipeline", "expected-prudent", "evidence", "rivals",
+        "sizes", "resources", "flags", "assumptions",
     ]  # fmt: skip
     assert report.answer.sheet.filtered
     assert report.answer.unfolded
+
+
+def test_the_page_opens_with_the_flags_and_the_near_best_layouts(report: Report) -> None:
+    assert [listing.text for listing in report.answer.listings] == [FLAGS[0]["flags.txt"]]
+    chart, *listings = blocks(report, "near-best")
+    assert isinstance(chart, Chart)
+    assert report.answer.figures[0] == chart.name
+    (rows,) = chart.draw().to_dict()["datasets"].values()
+    anchors = [listing.anchor for listing in listings if isinstance(listing, Listing)]
+    assert [row["at"] for row in rows] == [f"#{anchor}" for anchor in anchors]
+    assert all(f'id="{anchor}"' in report.page for anchor in anchors)
+    assert len(anchors) == len(report.answer.sheet.rows)
+
+
+def test_rows_of_the_ranked_table_are_plans_of_their_own(plans: list[TrainingPlan]) -> None:
+    """Stages and parts of a row have the time that the row says."""
+    for plan in plans:
+        for row in plan.alternatives:
+            planned = as_plan(plan, row)
+            assert planned is not None
+            assert planned.layout == row.layout
+            assert sum(stage.layers for stage in planned.stages) == plan.question.model.layers
+            assert sum(planned.times_s.values()) == pytest.approx(row.time_s, rel=1e-6)
 
 
 def test_the_page_begins_with_the_caveat_and_the_recommendation(
