@@ -78,6 +78,14 @@ def validate(
             "sources."
         ),
     ] = None,
+    support: Annotated[
+        bool,
+        typer.Option(
+            "--support",
+            help="Show on which measured runs predictions of every device and model family rest. Other "
+            "options than --json have no effect.",
+        ),
+    ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Compare predicted with measured training runs.
@@ -85,6 +93,9 @@ def validate(
     Prints by source the errors of time and memory, and the cost of choosing the layout predicted as the
     fastest.
     """
+    if support:
+        typer.echo(_support(as_json=as_json))
+        return
     refuse_outputs(out, errors, reads=(*(files or ()), system))
     if leave_out is not None:
         typer.echo(_left_out(leave_out, as_json=as_json))
@@ -93,6 +104,14 @@ def validate(
         typer.echo(_part(part, files, system, out, as_json=as_json))
         return
     typer.echo(_compared(files, system, out, errors, as_json=as_json))
+
+
+def _support(*, as_json: bool) -> str:
+    """Support matrix, as tables or JSON."""
+    from phaze.validate.support import Support
+
+    matrix = Support.load()
+    return json.dumps(matrix.as_rows(), indent=1) if as_json else matrix.in_words()
 
 
 def _compared(
@@ -218,7 +237,9 @@ def _shown(scores: pd.DataFrame) -> str:
 def _formatted(table: pd.DataFrame, names: tuple[str, ...], shown: dict[str, str]) -> str:
     """Table as text, with formatted numbers and unchanged name columns."""
     columns = {
-        name.replace("_", " "): ["–" if isnan(value) else form.format(value) for value in table[name]]
+        name.replace("_", " "): [
+            "–" if isnan(value) else form.format(value).replace("%", " %") for value in table[name]
+        ]
         for name, form in shown.items()
     }
     return table[list(names)].assign(**columns).to_string(index=False)
