@@ -58,6 +58,21 @@ def test_every_task_shows_what_its_commands_print(project_root: Path) -> None:
         assert (shown is None) == (page.stem in hours), page
 
 
+def test_the_example_pages_have_all_measured_runs_and_are_linked(project_root: Path) -> None:
+    shown = yaml.safe_load((project_root / ".ci/pages.yaml").read_text())["measured"]["sources"]
+    assert set(shown) == set(yaml.safe_load((project_root / "config/measured.yaml").read_text())["sources"])
+    written = re.findall(r"\$out/(\w+\.html)", (project_root / ".ci/pages").read_text())
+    for text in ((project_root / "README.md").read_text(), (project_root / "config/index.md").read_text()):
+        assert set(re.findall(r"/phaze/examples/(\w+\.html)", text)) == set(written)
+
+
+def test_the_picture_of_the_readme_is_a_measurement(project_root: Path) -> None:
+    picture = project_root / "config/pictures/measured.svg"
+    assert f"({picture.relative_to(project_root)})" in (project_root / "README.md").read_text()
+    assert picture.read_text().count("<path") > 1000  # a mark a run
+    assert picture.stat().st_size < 400_000
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("mkdocs") is None, reason="needs the programs of the extra docs")
 def test_the_site_builds_without_warnings(tmp_path: Path, project_root: Path) -> None:
