@@ -47,7 +47,9 @@ def coloured(column: str, looks: Mapping[str, str], *, legend: bool = True) -> a
 
 def rule(axis: Literal["x", "y"], value: float, *, dashed: bool = False) -> alt.Chart:
     """Line across the whole chart at a value of an axis."""
-    line = alt.Chart(pd.DataFrame({"at": [value]})).mark_rule(strokeDash=[4, 3] if dashed else alt.Undefined)
+    dash = [4, 3] if dashed else alt.Undefined
+    # a line without a label is nothing for screen readers
+    line = alt.Chart(pd.DataFrame({"at": [value]})).mark_rule(strokeDash=dash, aria=False)
     mark: alt.Chart = line.encode(x=alt.datum(value)) if axis == "x" else line.encode(y=alt.datum(value))
     return mark
 

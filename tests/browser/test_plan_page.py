@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
@@ -119,6 +120,21 @@ def test_the_layouts_are_sorted_and_filtered(browser: webdriver.Chrome, page: Pa
     box.clear()
     box.send_keys(f"{words} nothing has this")
     assert layouts(browser, 0) == []
+    box.clear()
+    box.send_keys("rank = 2")  # not every row with a 2
+    assert layouts(browser, 1) == ["2"]
+    box.clear()
+
+
+def test_a_point_of_the_chart_leads_to_the_flags_of_its_layout(browser: webdriver.Chrome, page: Path) -> None:
+    drawn(browser, page, 1400)
+    points = browser.find_elements(By.CSS_SELECTOR, "#figure-near-best .mark-symbol.role-mark path")
+    assert len(points) == len(layouts(browser, 0))
+    ActionChains(browser).scroll_to_element(points[0]).move_to_element(points[0]).click().perform()
+    wait = WebDriverWait(browser, 10)
+    wait.until(lambda _: "#layout-" in browser.current_url)
+    name = browser.current_url.partition("#")[2]
+    assert "--num-layers" in browser.find_element(By.CSS_SELECTOR, f"#{name} pre").text
 
 
 @pytest.mark.parametrize("width", [1400, 390])

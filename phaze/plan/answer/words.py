@@ -37,6 +37,8 @@ SIZES = ("devices", "step", "MFU", "GiB", "bubble", "comm", "gap", "layout")
 """Column names of the table over device counts."""
 PRUDENT = "Prudent: overlap as measured, and room for all memory except gaps of the allocator."
 """Explanation of prudent time, by which plans are ranked by default."""
+TOKENS = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
+"""Units of numbers of tokens."""
 ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3
 """Maximum number of parts of a step that a comparison lists."""
@@ -230,10 +232,16 @@ def _length(run: TrainingRun) -> str:
     return f"{days}, {run.device_hours:,.0f} device-hours{paid}"
 
 
+def _tokens(count: float) -> str:
+    """Format a number of tokens as the option takes it, for example 15T or 1.5B."""
+    scale, letter = next((unit for unit in TOKENS if count >= unit[0]), (1.0, ""))
+    return f"{count / scale:.4g}{letter}"
+
+
 def run_in_words(run: TrainingRun) -> Iterator[str]:
     """Yield sentences on the days, cost and goodput of a complete training run."""
     target = "" if run.in_time is None else f"; {'' if run.in_time else 'not '}within {run.asked.days:g} days"
-    yield f"{run.asked.tokens:.4g} tokens take {_length(run)}{target}"
+    yield f"{_tokens(run.asked.tokens)} tokens take {_length(run)}{target}"
     if run.goodput is not None:
         failure_h, interval_min = run.goodput.failure_s / 3600, run.goodput.interval_s / 60
         yield (

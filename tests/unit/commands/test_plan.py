@@ -227,7 +227,8 @@ def test_a_reader_gets_a_recommendation_a_table_and_the_certificate_on_one_scree
     assert "no measured run is similar to this plan" in lines
     head = next(i for i, line in enumerate(lines) if "expected" in line)
     columns = lines[head].split()
-    rows = [line.replace(" s ", " ").split() for line in lines[head + 1 :] if line[:1].isdigit()]
+    ranked = [line for line in lines[head + 1 :] if line[:1].isdigit()]
+    rows = [line.replace(" s ", " ").replace(" %", "%").split() for line in ranked]
     assert [row[0] for row in rows] == ["1", "2", "3", "4", "5"]
     for row in rows:
         cells = dict(zip(columns, row[1:], strict=False))

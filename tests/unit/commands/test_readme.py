@@ -51,6 +51,7 @@ def test_the_commands_of_a_page_print_what_it_shows(page: str) -> None:
         ("OUTPUT\n", "a\nb\n", "a\nb\n"),
         ("time 1.5 s\n…\n", "time 2.25 s\nmore\n", "time 2.25 s\n…\n"),
         ("…\nthe last 5 words…\n", "begin\nthe last 7 words are here\n", "…\nthe last 7 words…\n"),
+        ("begin 1\nold words\n…\n", "begin 2\n123456\nmore\n", "begin 2\n123456\n…\n"),
         ("…\nfrom 1\nto 2\n…\n", "zzz\nfrom 3\nvia 4\nto 5\nqqq\n", "…\nfrom 3\nvia 4\nto 5\n…\n"),
     ],
 )
