@@ -35,6 +35,10 @@ class Chain(Protocol):
         """True if every replica of a stage needs samples of its own."""
 
     @property
+    def whole_samples(self) -> bool:
+        """True if a replica cannot have a fraction of a sample."""
+
+    @property
     def loads(self) -> tuple[float, ...]:
         """FLOPs of each layer for a sample, forward and backward, without recomputation."""
 
@@ -57,6 +61,7 @@ class PalmLayers:
     heads: int
     sequence: int
     replicates: ClassVar[bool] = True
+    whole_samples: ClassVar[bool] = False
 
     @property
     def loads(self) -> tuple[float, ...]:
@@ -99,6 +104,11 @@ class ModelChain:
     def replicates(self) -> bool:
         """True unless operators are cut one by one."""
         return self.degrees is None
+
+    @property
+    def whole_samples(self) -> bool:
+        """True unless operators are cut one by one: the workload of a rank has whole samples."""
+        return self.replicates
 
     @property
     def loads(self) -> tuple[float, ...]:

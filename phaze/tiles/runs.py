@@ -60,10 +60,12 @@ class TiledRun:
                 f"tiles: stages must have all {self.chain.count} layers of the model, got "
                 f"{sum(self.layers_of)} in {len(self.layers_of)} of {self.stages} stages"
             )
-        if self.chain.replicates and self.microbatch < self.layout.dp:
+        if self.chain.replicates and self.batch // self.microbatches < self.replicas:
             raise PhazeError(
                 f"tiles: batch must have a sample for each of {self.microbatches} microbatches × "
-                f"{self.layout.dp} replicas, got {self.batch}"
+                f"{self.replicas} replicas, got {self.batch}",
+                f"make it at least {self.microbatches * self.replicas}, or choose fewer microbatches or a "
+                "wider tensor",
             )
 
     @property
@@ -72,13 +74,20 @@ class TiledRun:
         return len(self.groups) * self.layout.vp
 
     @property
+    def replicas(self) -> int:
+        """Fewest samples in a microbatch: the most replicas of a group, or the lcm for whole samples."""
+        counts = replicas_of(self.groups, self.layout.tp)
+        return lcm(*counts) if self.chain.whole_samples else max(counts)
+
+    @property
     def microbatch(self) -> int:
-        """Samples per microbatch, rounded down; the rest of the batch is dropped."""
-        return self.batch // self.microbatches
+        """Samples per microbatch, equally many on all replicas; the rest of the batch is dropped."""
+        samples = self.batch // self.microbatches
+        return samples // self.replicas * self.replicas if self.chain.whole_samples else samples
 
     @property
     def samples(self) -> int:
-        """Simulated samples: the batch, rounded down to whole microbatches."""
+        """Simulated samples of a batch: those of whole microbatches."""
         return self.microbatch * self.microbatches
 
     @property
@@ -114,6 +123,11 @@ class TiledRun:
     def layout_of(self, stage: int) -> Layout:
         """Layout of the tiles of a stage; groups may have different numbers of replicas."""
         return replace(self.layout, dp=len(self.tiles_of(stage)) // self.layout.tp)
+
+
+def replicas_of(groups: Sequence[Tiles], tensor: int) -> tuple[int, ...]:
+    """Number of replicas of each group of tiles, of `tensor` tiles each."""
+    return tuple(len(tiles) // tensor for tiles in groups)
 
 
 def runs_of(case: str, point: TiledPoint, model: AnyModel, chip: Chip) -> Iterator[tuple[Row, TiledRun]]:
@@ -171,7 +185,7 @@ def chain_of(point: TiledPoint, model: AnyModel, where: str) -> Chain:
 
 def _layout(point: TiledPoint, groups: Sequence[Tiles], tensor: int, microbatches: int, where: str) -> Layout:
     """Layout of a run; raises `PhazeError` if its widths do not divide tiles, replicas or samples."""
-    replicas = [len(tiles) // tensor for tiles in groups]
+    replicas = replicas_of(groups, tensor)
     if point.degrees is None:
         for tiles in groups:
             if len(tiles) % tensor:
@@ -185,13 +199,13 @@ def _layout(point: TiledPoint, groups: Sequence[Tiles], tensor: int, microbatche
             raise PhazeError(
                 f"{where}: experts: must divide the {count} replicas of a stage, got {point.experts}"
             )
-        parts = microbatches * (1 if point.degrees is not None else count)
-        if point.remainder == "refuse" and point.batch % parts:
-            raise PhazeError(
-                f"{where}: batch: must be a multiple of the {microbatches} microbatches × "
-                f"{parts // microbatches} replicas, got {point.batch}",
-                f"make it {-(-point.batch // parts) * parts}, or choose other microbatches or a wider tensor",
-            )
+    parts = microbatches * (1 if point.degrees is not None else lcm(*replicas))
+    if point.remainder == "refuse" and point.batch % parts:
+        raise PhazeError(
+            f"{where}: batch: must be a multiple of the {microbatches} microbatches × "
+            f"{parts // microbatches} replicas, got {point.batch}",
+            f"make it {-(-point.batch // parts) * parts}, or choose other microbatches or a wider tensor",
+        )
     return layout
 
 

@@ -264,6 +264,41 @@ def test_settings_that_contradict_each_other_are_refused(changes: dict[str, obje
         point(**changes)
 
 
+def runs(**changes: object) -> list[TiledRun]:
+    """Return the runs of GPT-2 on the wafer, without the samples that fill no whole microbatch."""
+    fields = {"model": "gpt2", "sequence": 256, "microbatches": (2,), "layouts": ("line",)}
+    tiled = point(**{**fields, "dram": "unlimited", "remainder": "drop", **changes})
+    return [run for _, run in runs_of("x", tiled, load_model_named("gpt2"), WAFER)]
+
+
+@pytest.mark.parametrize(("batch", "kept"), [(80, 80), (81, 80), (158, 80), (160, 160)])
+def test_samples_that_not_every_replica_has_are_dropped_and_not_counted(batch: int, kept: int) -> None:
+    """40 replicas with whole samples; PALM's replicas may have fractions of a sample."""
+    (run,) = runs(batch=batch, stages=4, tensor=(2,))
+    (exact,) = runs(batch=kept, stages=4, tensor=(2,))
+    assert run.layout.dp == 40
+    assert (run.samples, run.flops) == (kept, exact.flops)
+    assert simulate_on_tiles(WAFER, run).row == simulate_on_tiles(WAFER, exact).row
+    palm = replace(run, chain=LAYERS, split=())
+    assert palm.samples == batch // 2 * 2
+
+
+def test_a_microbatch_is_whole_on_the_replicas_of_every_stage() -> None:
+    (run,) = runs(batch=150, stages=((7, 10), (7, 25)), tensor=(1,))
+    assert [run.layout_of(q).dp for q in range(2)] == [10, 25]
+    assert (run.replicas, run.microbatch, run.samples) == (50, 50, 100)
+    # A microbatch of 20 fills the 10 replicas of the first stage, not the 310 of the second one.
+    listed = {"batch": 40, "stages": ((7, 10), (7, 310)), "tensor": (1,)}
+    with pytest.raises(
+        PhazeError, match="each of 2 microbatches × 310 replicas, got 40; make it at least 620"
+    ):
+        runs(**listed)
+    with pytest.raises(
+        PhazeError, match="multiple of the 2 microbatches × 310 replicas, got 40; make it 620"
+    ):
+        runs(**listed, remainder="refuse")
+
+
 def test_stages_have_the_layers_and_tiles_that_the_user_lists() -> None:
     listed = point(stages=((10, 64), (22, 128), (10, 128)), batch=320, dram="unlimited")
     ((_, run),) = runs_of("x", listed, load_model_named("t-18b"), WAFER)
