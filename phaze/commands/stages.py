@@ -137,7 +137,9 @@ class ScheduleOptions(OnArchitecture):
     ] = "sparse"
     solver: Annotated[
         Literal["glpk", "highs"] | None,
-        typer.Option(help="Solver of integer programs. Default: GLPK if it is installed, else HiGHS."),
+        typer.Option(
+            help="Solver of integer programs. Default: GLPK, then HiGHS where GLPK finds no proof in time."
+        ),
     ] = None
 
     def settings(self) -> ScheduleSettings:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.commands.stages import ScheduleOptions
 from phaze.commands.tables import Titled, counts, print_rows
 from phaze.solver import VERSIONS
 from tests.commands import Terminal, invoke
@@ -113,3 +114,10 @@ def test_a_solver_that_is_not_installed_is_one_message(monkeypatch: pytest.Monke
     with pytest.raises(PhazeError, match="--solver glpk: glpsol is not installed") as error:
         invoke("schedule", "-m", "gpt2", "--solver", "glpk")
     assert "apt-get install glpk-utils" in str(error.value)
+
+
+def test_without_an_option_highs_follows_glpk_as_the_help_says() -> None:
+    settings = ScheduleOptions(model="gpt2").settings()
+    assert settings.solver == ("glpk", "highs")
+    words = re.sub(r"[\s│]+", " ", invoke("schedule", "--help").stdout)
+    assert "Default: GLPK, then HiGHS where GLPK finds no proof in time." in words
