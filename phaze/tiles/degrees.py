@@ -21,7 +21,7 @@ from math import prod
 from typing import NamedTuple, TypeVar
 
 from phaze.base.errors import PhazeError
-from phaze.base.nearest import choices
+from phaze.base.nearest import nearest
 from phaze.cost.network.network import Levels, Tier
 from phaze.layout import Group
 from phaze.tiles.chip import Chip
@@ -189,8 +189,9 @@ def check_names(user_degrees: Mapping[str, Degrees], layers: Iterable[ModelLayer
     names = dict.fromkeys(UncutOperator(o, 1, False).name for layer in layers for o in layer.operators)
     for name in user_degrees:
         if name not in names:
-            near = choices(name, names, "`phaze tiles --json`")
-            raise PhazeError(f"{where}: degrees: {name}: must be an operator of the model: {near}")
+            # No verb lists these operators, so the message does, the nearest first.
+            listed = ", ".join(dict.fromkeys([*nearest(name, names, 0.0), *names]))
+            raise PhazeError(f"{where}: degrees: {name}: must be an operator of the model: {listed}")
 
 
 def _check(uncut: UncutOperator, degrees: Degrees, tiles: int) -> None:

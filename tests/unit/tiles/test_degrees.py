@@ -12,7 +12,7 @@ from phaze.layout import Layout
 from phaze.spec.models import load_model_named
 from phaze.tiles.chains import ModelChain
 from phaze.tiles.chip import load_tiled_machine
-from phaze.tiles.degrees import UncutOperator, degrees_of, fastest_degrees
+from phaze.tiles.degrees import UncutOperator, check_names, degrees_of, fastest_degrees
 from phaze.tiles.lowering import Cut, model_layers
 from phaze.tiles.operators import CutOperator, Degrees, shares
 from phaze.tiles.tile import backward_s, forward_s
@@ -118,3 +118,11 @@ def test_an_operator_smaller_than_the_group_is_refused() -> None:
     chain = ModelChain(load_model_named("gpt2"), TOKENS, ())
     with pytest.raises(PhazeError, match="cannot be cut into 4099 parts"):
         chain.cut(CHIP, range(1, 2), 1, Layout(dp=4099), 1)
+
+
+def test_an_unknown_operator_is_answered_with_all_operators_the_nearest_first() -> None:
+    layers = model_layers(load_model_named("gpt2"), TOKENS, Layout(microbatch=BATCH)).layers.values()
+    names = {UncutOperator(o, BATCH, False).name for layer in layers for o in layer.operators}
+    with pytest.raises(PhazeError, match="degrees: qvk: must be an operator of the model: qkv, ") as error:
+        check_names({"qvk": (1, 1, 1, 1)}, layers, "tiled")
+    assert set(str(error.value).rpartition(": ")[2].split(", ")) == names
