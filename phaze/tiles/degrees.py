@@ -109,6 +109,10 @@ class UncutOperator(NamedTuple):
         # A bias of attention scores, such as that of positions in a window, is whole on every tile.
         weights = product_weights + (biases / n if weighted else biases)
         outputs = total.outputs / (b * m * n)
+        operands = operator.stored_operands
+        # Operations that follow the product store tensors of its output's shape.
+        stored = operands.first / (b * m * k) + operands.second / (b * n * k)
+        stored += max(0.0, (total.stored or 0.0) - sum(operands)) / (b * m * n)
         reductions = []
         if biases and not weighted:
             widths = zip(axes[:3], (b, m, n), strict=True)
@@ -132,7 +136,7 @@ class UncutOperator(NamedTuple):
             backward_flops=(total.backward_flops or 0.0) / tiles,
             backward_cycles=total.backward_cycles / (b * m * n),
             backward_idle=total.backward_idle,
-            stored=(total.stored or 0.0) / (b * m * k),
+            stored=stored,
         )
 
     def _vector_share(self, degrees: Degrees) -> TileShare:

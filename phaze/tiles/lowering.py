@@ -35,6 +35,7 @@ from phaze.workload.kinds import COLLECTIVES
 from phaze.workload.lower.backward import backward_pass
 from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
+from phaze.workload.lower.memory import Stash, first_stashes, stored
 from phaze.workload.models import build_graph
 from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import INDEX_BYTES, LayerGraph, Primitive
@@ -43,6 +44,13 @@ Cut = tuple[tuple[TileOperator, Degrees], ...]
 """Operators of a layer on a group of tiles, in order, each with the degrees by which it is cut."""
 MESH_AXES: dict[str, TileAxis] = {"tp": "t", "etp": "t", "ep": "e"}
 """Axes of tiles by axis of a layout, for the collectives inside layers."""
+
+
+class StoredOperands(NamedTuple):
+    """Elements that a product stores for its backward pass, without those that another operator stores."""
+
+    first: float
+    second: float
 
 
 class LayerOperator(NamedTuple):
@@ -55,6 +63,8 @@ class LayerOperator(NamedTuple):
     """Share of the products that no mask discards, 1 outside attention."""
     width: int
     """Bytes per element."""
+    stored_operands: StoredOperands = StoredOperands(0.0, 0.0)
+    """Elements of the product's operands among those that the operator stores for the backward pass."""
 
     @property
     def parameters(self) -> int:
@@ -148,7 +158,7 @@ def model_layers(model: AnyModel, sequence: int, layout: Layout) -> ModelLayers:
 
 def _operators(layer: LayerGraph, width: int) -> Iterator[LayerOperator]:
     """Yield the fused operators of a layer, each with its operator of the backward pass."""
-    groups = fuse(layer, after_reductions=True)
+    groups, stashed = fuse(layer, after_reductions=True), first_stashes(layer, width)
     forward, backward = forward_pass(layer, groups, width), backward_pass(layer, groups, width, "paired")
     mask = 1.0
     # The backward pass has the operators of the forward pass in reverse.
@@ -156,9 +166,24 @@ def _operators(layer: LayerGraph, width: int) -> Iterator[LayerOperator]:
         if ahead.scores is not None:
             mask = ahead.scores.mean / ahead.scores.keys
         primitives = tuple(layer.primitives[index] for index in group)
-        operator = LayerOperator(ahead, back, primitives, mask if ahead.attention else 1.0, width)
+        operands = _stored_operands(layer, group, stashed, width)
+        operator = LayerOperator(ahead, back, primitives, mask if ahead.attention else 1.0, width, operands)
         if not operator.empty:
             yield operator
+
+
+def _stored_operands(
+    layer: LayerGraph, group: Sequence[int], stashed: Sequence[Sequence[Stash]], width: int
+) -> StoredOperands:
+    """Elements of each operand that the product of a fused operator is the first to store."""
+    index = next((index for index in group if layer.primitives[index].gemm is not None), None)
+    if index is None:
+        return StoredOperands(0.0, 0.0)
+    first = stored(layer, layer.primitives[index].inputs[0])
+    sizes = [0.0, 0.0]
+    for stash in stashed[index]:
+        sizes[(stash.source, stash.piece) != (first.source, first.piece)] += stash.nbytes / width
+    return StoredOperands(*sizes)
 
 
 def _lane_cycles(parts: Sequence[Part]) -> float:

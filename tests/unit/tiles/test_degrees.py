@@ -120,6 +120,32 @@ def test_an_operator_smaller_than_the_group_is_refused() -> None:
         chain.cut(CHIP, range(1, 2), 1, Layout(dp=4099), 1)
 
 
+def whole_operator(name: str) -> UncutOperator:
+    layers = model_layers(load_model_named("gpt2"), TOKENS, Layout(microbatch=BATCH))
+    operators = layers.layers[layers.order[1]].operators
+    return next(u for u in (UncutOperator(o, BATCH, False) for o in operators) if u.name == name)
+
+
+@pytest.mark.parametrize("degrees", [(1, 2, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2), (2, 1, 1, 1), (2, 4, 8, 1)])
+def test_each_stored_operand_of_a_product_of_activations_is_cut_as_it_is_read(degrees: Degrees) -> None:
+    """Queries are cut by (b, m, k), keys by (b, n, k); both are stored as they are read."""
+    uncut = whole_operator("scores")
+    b, m, n, k = degrees
+    operand = BATCH * TOKENS * HIDDEN
+    share = uncut.cut(degrees).share
+    assert share.inputs == operand / (b * m * k) + operand / (b * n * k)
+    assert share.stored == share.inputs
+
+
+@pytest.mark.parametrize("degrees", [(1, 2, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2)])
+def test_what_follows_a_product_is_stored_as_its_output_is_cut(degrees: Degrees) -> None:
+    """GELU stores its input, (b, m, n), next to the rows of the product, (b, m, k)."""
+    uncut = whole_operator("feed_forward_in")
+    b, m, n, k = degrees
+    rows, outputs = BATCH * TOKENS * HIDDEN, BATCH * TOKENS * 4 * HIDDEN
+    assert uncut.cut(degrees).share.stored == rows / (b * m * k) + outputs / (b * m * n)
+
+
 def test_an_unknown_operator_is_answered_with_all_operators_the_nearest_first() -> None:
     layers = model_layers(load_model_named("gpt2"), TOKENS, Layout(microbatch=BATCH)).layers.values()
     names = {UncutOperator(o, BATCH, False).name for layer in layers for o in layer.operators}
