@@ -143,7 +143,7 @@ def _cuts(
     for terms in flat:
         problem = problem_of(graph, terms, *pair)
         cut = partition(graph, terms, *pair, options)
-        for candidate in (cut.chosen, *cut.met):
+        for candidate in (cut.chosen, *cut.candidates):
             key = candidate.stage_of.astype(np.int64).tobytes()
             if key not in seen and fits(problem.weights, candidate.stage_of):
                 seen.add(key)

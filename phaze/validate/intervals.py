@@ -109,7 +109,7 @@ class PublishedErrors:
         try:
             with path.open(encoding="utf-8", newline="") as lines:
                 rows = list(csv.DictReader(lines))
-            kinds = dict.fromkeys(("source", "label", *KEYS), str)
+            kinds: dict[str, type] = dict.fromkeys(("source", "label", *KEYS), str)
             kinds |= {"mfu": float, "devices": int, "ratio": float}
             columns = {name: np.array([row[name] for row in rows], kind) for name, kind in kinds.items()}
             table = np.empty(len(rows), [(name, column.dtype) for name, column in columns.items()])

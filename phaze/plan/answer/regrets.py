@@ -170,7 +170,8 @@ class Regrets:
             )
             gain, loss = -float(np.nanmin(shares)), float(np.nanmax(shares))
             if gain < TIE:
-                yield f"{name} is predicted {percent(max(-gain, 0))} to {percent(loss)} slower: run it if it is not."
+                slower = f"{percent(max(-gain, 0))} to {percent(loss)} slower"
+                yield f"{name} is predicted {slower}: run it if it is not."
                 continue
             where = self.scenarios[int(np.nanargmin(shares))].words
             then = f"otherwise it may lose {percent(loss)}" if loss >= TIE else "it never loses"
