@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from phaze.base.arrays import Bools, Floats, Names
 from phaze.base.errors import PhazeError
@@ -111,7 +112,9 @@ class PublishedErrors:
                 rows = list(csv.DictReader(lines))
             kinds: dict[str, type] = dict.fromkeys(("source", "label", *KEYS), str)
             kinds |= {"mfu": float, "devices": int, "ratio": float}
-            columns = {name: np.array([row[name] for row in rows], kind) for name, kind in kinds.items()}
+            columns: dict[str, NDArray[np.generic]] = {
+                name: np.array([row[name] for row in rows], kind) for name, kind in kinds.items()
+            }
             table = np.empty(len(rows), [(name, column.dtype) for name, column in columns.items()])
             for name, column in columns.items():
                 table[name] = column
