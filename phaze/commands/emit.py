@@ -117,7 +117,7 @@ def _emit_planner(plan: TrainingPlan, planned: Path, planner: str, runtime: str,
             f"{where}: must be --for torchtitan, which alone lists modules by stage, got {runtime}"
         )
     try:
-        output = emit_split(row, plan.question.model.name)
+        output = emit_split(row, plan.question)
     except PhazeError as error:
         raise error.under(str(planned)) from error
     write_or_print("".join(output.files.values()), out)
