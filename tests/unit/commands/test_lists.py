@@ -57,7 +57,7 @@ def test_recipes_name_layout_and_publication() -> None:
         ("phaze plan gpt2 --gpus 64xh2", ["64xh200"]),
         ("phaze place -a tpu-v4-", ["tpu-v4-as-built"]),
         ("phaze validate --system dgx", ["dgx1-ethernet"]),
-        ("phaze plan gpt2 --stack fs", ["fsdp2"]),
+        ("phaze plan gpt2 --stack fsdp2-", ["fsdp2-2026"]),
         ("phaze plan gpt2 --gpus 64", []),
     ],
 )

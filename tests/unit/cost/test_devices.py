@@ -58,9 +58,9 @@ def test_an_unknown_architecture_is_answered_with_devices_as_well() -> None:
     """But not chips of tiles."""
     with pytest.raises(
         PhazeError,
-        match=r"no architecture 'a100'; did you mean a100-\d+gb or a100-.*config/architectures and config",
+        match=r"no architecture 'a100-81gb'; did you mean a100-\d+gb or .*config/architectures and config",
     ) as error:
-        load_architecture("a100")
+        load_architecture("a100-81gb")
     assert "grayskull" not in str(error.value)
 
 

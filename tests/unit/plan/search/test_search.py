@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from phaze.base.progress import doing
-from phaze.base.units import GIB
+from phaze.base.units import GIB, percent
 from phaze.layout import Layout
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.bounds.families import LayoutFamilies
@@ -303,7 +303,7 @@ def test_a_search_says_where_it_stands() -> None:
     """From its first plan on; nothing is said once it has ended."""
     question, said = CASES["llama"].question("megatron"), list[str]()
     LayoutPlanner(on_better=lambda _: said.append(doing()))(question)
-    standing = r"(bounding layouts|[\d,]+ layouts left)(, gap \d+\.\d%)?, best plan expected .* s a step"
+    standing = r"(bounding layouts|[\d,]+ layouts left)(, gap \d+\.\d %)?, best plan expected .* s a step"
     assert re.fullmatch(rf"no plan yet|{standing}", said[0])
     assert re.fullmatch(standing, said[-1])
     assert not doing()
@@ -319,7 +319,7 @@ def test_a_reported_gap_is_that_of_all_layouts_whatever_is_left_to_examine() -> 
     for place in places[-3:].tolist():  # a queue without the smallest bounds
         search._queue = [(float(search.families.layout_bounds.time_s[place]), place)]
         message = search.progress()
-        assert f"gap {1 - bound_s / best_s:.1%}, " in message
+        assert f"gap {percent(1 - bound_s / best_s)}, " in message
 
 
 def searched(question: PlanQuestion, most_work: int) -> LayoutSearch:
