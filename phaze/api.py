@@ -312,9 +312,9 @@ def plan(model: str, gpus: str | None = None, **options: Unpack[PlanFields]) -> 
     from phaze.commands.plan_options import PlanOptions
 
     # JSON has all parts of the answer, of which results show some.
-    given = {"precision": PRECISION, **options, "model": model, "gpus": gpus, "as_json": True}
+    arguments = {"precision": PRECISION, **options, "model": model, "gpus": gpus, "as_json": True}
     with restored_interrupts():
-        phases = prepared(request_of(PlanOptions, "plan", given), prints=False)
+        phases = prepared(request_of(PlanOptions, "plan", arguments), prints=False)
         answers = answers_of(phases)
     return PlanAnswer(tuple(answers), any(phase.interrupted for phase in phases))
 
@@ -328,8 +328,8 @@ def read(
 
     with TemporaryDirectory() as folder:
         file = _as_file(flags, Path(folder))
-        given = {**options, "flags": file, "runtime": runtime, "gpus": gpus}
-        return ReadRun(predicted_run(request_of(ReadOptions, "read", given)))
+        arguments = {**options, "flags": file, "runtime": runtime, "gpus": gpus}
+        return ReadRun(predicted_run(request_of(ReadOptions, "read", arguments)))
 
 
 def compare(run: File, planned: PlanAnswer | TrainingPlan | File, *, row: int | None = None) -> ComparedRun:
@@ -352,8 +352,8 @@ def place(model: str, gpus: str | None = None, **options: Unpack[PlaceFields]) -
     from phaze.commands.options import request_of
     from phaze.commands.place import PlaceOptions, described_placement
 
-    given: Mapping[str, object] = {**options, "model": model} | ({} if gpus is None else {"gpus": gpus})
-    return PlacedModel(described_placement(request_of(PlaceOptions, "place", given)))
+    arguments: Mapping[str, object] = {**options, "model": model} | ({} if gpus is None else {"gpus": gpus})
+    return PlacedModel(described_placement(request_of(PlaceOptions, "place", arguments)))
 
 
 def simulate(

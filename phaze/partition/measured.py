@@ -54,11 +54,11 @@ def profile_module(
     kinds = tuple((one.kind, one.shape) for one in inputs)
     module = _tried(path, "cannot be created", lambda: created(path, torch.device(device)))
     arguments = _tried(path, "cannot get inputs", lambda: examples(module, kinds, microbatch))
-    whole = _tried(path, "cannot be traced by torch.export", lambda: exported(module, arguments))
-    operators = operators_of(whole.graph)
+    program = _tried(path, "cannot be traced by torch.export", lambda: exported(module, arguments))
+    operators = operators_of(program.graph)
     if not operators:
         raise PhazeError(f"profile: {path}: has no operators", "return a tensor that depends on the inputs")
-    profiler = _Profiler(whole, arguments, operators, rounds)
+    profiler = _Profiler(program, arguments, operators, rounds)
     measured = _tried(path, "cannot be executed", profiler.run)
     step_s = _tried(path, "cannot be executed", lambda: profiler.step_s(module))
     content = {
@@ -103,9 +103,9 @@ class _Profiler:
     """Runs the operators of an exported module one by one, and keeps tensors until their last use."""
 
     def __init__(
-        self, whole: fx.GraphModule, inputs: tuple[torch.Tensor, ...], operators: Operators, rounds: int
+        self, program: fx.GraphModule, inputs: tuple[torch.Tensor, ...], operators: Operators, rounds: int
     ) -> None:
-        self.whole, self.inputs, self.operators, self.rounds = whole, inputs, operators, rounds
+        self.whole, self.inputs, self.operators, self.rounds = program, inputs, operators, rounds
         self.owner = {node: name for name, nodes in operators.items() for node in nodes}
         self.device = inputs[0].device
         self.tensors: dict[fx.Node, object] = {}
@@ -142,16 +142,18 @@ class _Profiler:
         operator.forward_s, forward_peak = self._timed(work)
         outputs = work()
         results = list(_tensors(outputs))
-        wanted = [leaf for leaf in leaves.values() if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        needs_gradients = [
+            leaf for leaf in leaves.values() if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        ]
         ends = [result for result in results if result.requires_grad]
         backward_peak = 0
-        if wanted and ends:
+        if needs_gradients and ends:
             ones = [torch.ones_like(end) for end in ends]
             operator.backward_s, backward_peak = self._timed(
-                lambda: torch.autograd.grad(ends, wanted, ones, retain_graph=True, allow_unused=True)
+                lambda: torch.autograd.grad(ends, needs_gradients, ones, retain_graph=True, allow_unused=True)
             )
         self._keep(members, outputs)
-        self._size(operator, call, results, wanted, (forward_peak, backward_peak))
+        self._size(operator, call, results, needs_gradients, (forward_peak, backward_peak))
         return operator
 
     def _size(
@@ -159,7 +161,7 @@ class _Profiler:
         operator: MeasuredOperator,
         call: fx.Node,
         results: list[torch.Tensor],
-        wanted: list[torch.Tensor],
+        needs_gradients: list[torch.Tensor],
         peaks: tuple[int, int],
     ) -> None:
         """Write the sizes of an operator: tensors that it reads, parameters, and memory of its passes."""
@@ -172,9 +174,14 @@ class _Profiler:
                 source = self.owner[node]
                 operator.read_bytes[source] = operator.read_bytes.get(source, 0) + tensor.nbytes
         # A view's result lies in the memory of what it views.
-        made = sum(result.nbytes for result in results if not result._is_view())
-        gradients = sum(leaf.nbytes for leaf in wanted)
-        operator.forward_bytes = operator.parameter_bytes + max(made, peaks[0])
+        sources = (self.tensors.get(node) for node in call.all_input_nodes)
+        viewed = {
+            tensor.untyped_storage().data_ptr() for tensor in sources if isinstance(tensor, torch.Tensor)
+        }
+        new = (result for result in results if result.untyped_storage().data_ptr() not in viewed)
+        new_bytes = sum(result.nbytes for result in new)
+        gradients = sum(leaf.nbytes for leaf in needs_gradients)
+        operator.forward_bytes = operator.parameter_bytes + max(new_bytes, peaks[0])
         operator.backward_bytes = operator.parameter_bytes + max(gradients, peaks[1])
 
     def _leaf(self, node: fx.Node) -> object:
@@ -211,12 +218,12 @@ class _Profiler:
 
     def step_s(self, module: nn.Module) -> float:
         """Median time of the forward and backward pass of the whole module."""
-        wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
         def step() -> None:
             ends = [tensor for tensor in _tensors(module(*self.inputs)) if tensor.requires_grad]
-            if wanted and ends:
-                torch.autograd.grad(ends, wanted, [torch.ones_like(end) for end in ends], allow_unused=True)
+            if trained and ends:
+                torch.autograd.grad(ends, trained, [torch.ones_like(end) for end in ends], allow_unused=True)
 
         return self._timed(step)[0]
 
