@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, get_type_hints
 
 from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
+from phaze.base.nearest import nearest
 from phaze.spec.names import PRECISION, Rank, Runtime, WrittenRuntime
 
 if TYPE_CHECKING:
@@ -106,6 +107,15 @@ class PlaceFields(ClusterFields, total=False):
     backward: Literal["paired", "split"]
 
 
+def _refuse_unknown(verb: str, options: Mapping[str, object], known: type) -> None:
+    """Raise TypeError for an option that a function does not have, such as a file of the command's output."""
+    names = get_type_hints(known)
+    for name in options:
+        if name not in names:
+            near = nearest(name, names)[:1]
+            raise TypeError(f"{verb}: no option {name}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
 class _Shown:
     """Base of results: rows as a table, as HTML in notebooks, and as JSON like that of the command."""
 
@@ -150,6 +160,8 @@ class PlanAnswer(_Shown):
     """A plan, or the reason why there is none, for each number of devices."""
     interrupted: bool = False
     """True if Ctrl-C ended the search."""
+    runtime: Runtime | Literal["bridge"] | None = None
+    """Runtime that was asked for; None: that of the plan."""
 
     @property
     def best(self) -> TrainingPlan:
@@ -188,9 +200,18 @@ class PlanAnswer(_Shown):
         from phaze.runtimes.recipe import Recipe
 
         chosen = self.best
-        refuse_maxtext(chosen, "plan", runtime or chosen.question.runtime)
-        target = runtime or chosen.question.runtime
-        return "".join(emitted(Recipe.of(chosen), target, chosen.question).files.values())
+        target = runtime or self.runtime or chosen.question.runtime
+        refuse_maxtext(chosen, "plan", target)
+        known = ("bridge", *get_args(WrittenRuntime))
+        if target not in known:
+            raise PhazeError(f"flags: must be one of {', '.join(known)}, got {target}")
+        files = emitted(Recipe.of(chosen), target, chosen.question).files
+        if len(files) > 1:
+            raise PhazeError(
+                f"flags: the configuration of {target} has several files: {', '.join(files)}",
+                f"write to_json() to PLAN.json, and run phaze emit PLAN.json --for {target} -o FILE",
+            )
+        return "".join(files.values())
 
     def page(self, out: File | None = None) -> str:
         """Return the page of the answer as HTML, and write it to a file if one is named."""
@@ -199,7 +220,7 @@ class PlanAnswer(_Shown):
         from phaze.commands.plan import settings_for
         from phaze.report.plan_page import plan_page
 
-        text = plan_page(list(self.answers), lambda plan: settings_for(plan, None)).page
+        text = plan_page(list(self.answers), lambda plan: settings_for(plan, self.runtime)).page
         if out is not None:
             write_text(Path(out), text)
         return text
@@ -311,12 +332,14 @@ def plan(model: str, gpus: str | None = None, **options: Unpack[PlanFields]) -> 
     from phaze.commands.plan import answers_of, prepared
     from phaze.commands.plan_options import PlanOptions
 
+    _refuse_unknown("plan", options, PlanFields)
     # JSON has all parts of the answer, of which results show some.
     arguments = {"precision": PRECISION, **options, "model": model, "gpus": gpus, "as_json": True}
     with restored_interrupts():
         phases = prepared(request_of(PlanOptions, "plan", arguments), prints=False)
         answers = answers_of(phases)
-    return PlanAnswer(tuple(answers), any(phase.interrupted for phase in phases))
+    interrupted = any(phase.interrupted for phase in phases)
+    return PlanAnswer(tuple(answers), interrupted, options.get("runtime"))
 
 
 def read(
@@ -326,13 +349,20 @@ def read(
     from phaze.commands.emit import ReadOptions, predicted_run
     from phaze.commands.options import request_of
 
+    _refuse_unknown("read", options, ReadFields)
     with TemporaryDirectory() as folder:
         file = _as_file(flags, Path(folder))
         arguments = {**options, "flags": file, "runtime": runtime, "gpus": gpus}
         return ReadRun(predicted_run(request_of(ReadOptions, "read", arguments)))
 
 
-def compare(run: File, planned: PlanAnswer | TrainingPlan | File, *, row: int | None = None) -> ComparedRun:
+def compare(
+    run: File,
+    planned: PlanAnswer | TrainingPlan | File,
+    *,
+    row: int | None = None,
+    layout: str | None = None,
+) -> ComparedRun:
     """Show how much faster a run, given by its flags or a row of a CSV, would be with a plan."""
     from phaze.commands.emit import compared
     from phaze.spec.documents import read_as
@@ -343,7 +373,7 @@ def compare(run: File, planned: PlanAnswer | TrainingPlan | File, *, row: int | 
     else:
         chosen = planned if isinstance(planned, TrainingPlan) else read_as(TrainingPlan, Path(planned))
     with TemporaryDirectory() as folder:
-        return ComparedRun(compared(_as_file(run, Path(folder)), chosen, row))
+        return ComparedRun(compared(_as_file(run, Path(folder)), chosen, row, layout))
 
 
 def place(model: str, gpus: str | None = None, **options: Unpack[PlaceFields]) -> PlacedModel:
@@ -352,6 +382,7 @@ def place(model: str, gpus: str | None = None, **options: Unpack[PlaceFields]) -
     from phaze.commands.options import request_of
     from phaze.commands.place import PlaceOptions, described_placement
 
+    _refuse_unknown("place", options, PlaceFields)
     arguments: Mapping[str, object] = {**options, "model": model} | ({} if gpus is None else {"gpus": gpus})
     return PlacedModel(described_placement(request_of(PlaceOptions, "place", arguments)))
 

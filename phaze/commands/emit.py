@@ -76,6 +76,8 @@ def emit(
     """
     refuse_outputs(out, reads=(planned, map_file))
     if runtime == "torch" or map_file is not None:
+        if planner is not None:
+            raise PhazeError("emit: --planner applies to plans, not to stages for torch")
         _emit_program(planned, runtime, map_file, out)
         return
     from phaze.spec.documents import read_as
@@ -85,10 +87,10 @@ def emit(
     from phaze.plan.answer.replay import ReplayedPlan
     from phaze.runtimes.recipe import Recipe
 
+    refuse_maxtext(plan, planned, runtime)
     if planner is not None:
         _emit_planner(plan, planned, planner, runtime, out)
         return
-    refuse_maxtext(plan, planned, runtime)
     with telling("emit"):
         replayed = ReplayedPlan.of(plan, str(planned))
     if not replayed.same:

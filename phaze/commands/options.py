@@ -175,9 +175,13 @@ class Money(float):
     currency: str = ""
 
 
+AMOUNT = re.compile(r"([^\d.\s+-]{0,4})\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d.\s]{0,4})")
+"""Number with a currency before or after it; an e belongs to the number only before digits, not in EUR."""
+
+
 def money(text: str | float) -> Money:
     """Parse an amount with an optional currency, such as 2.5USD, USD 2.5 or $2.5; BadParameter otherwise."""
-    match = re.fullmatch(r"([^\d.\s+-]{0,4})\s*([-+\d.e]+)\s*([^\d.\s]{0,4})", str(text), re.IGNORECASE)
+    match = re.fullmatch(AMOUNT, str(text))
     try:
         price = Money(match[2] if match else text)
     except ValueError as error:
@@ -516,13 +520,8 @@ def _checked(verb: str, name: str, hint: object, value: object) -> object:
     option = next((part for part in metadata if isinstance(part, ParameterInfo)), None)
     parser = option.parser if option else _parser_of(described) if described else None
     if parser is whole_numbers:
-        return [
-            *(
-                whole_numbers(str(value))
-                if isinstance(value, int | str)
-                else map(int, cast("list[int]", value))
-            )
-        ]
+        several = [value] if isinstance(value, int | float | str) else cast("list[object]", value)
+        return [number for item in several for number in whole_numbers(str(item))]
     if parser is not None:
         value = parser(str(value))
     kinds = get_args(kind) or (kind,)
@@ -538,9 +537,32 @@ def _checked(verb: str, name: str, hint: object, value: object) -> object:
         value = ",".join(map(str, value))  # numbers of devices, or names
     elif str in kinds:
         value = str(value)
-    if option and option.min is not None and isinstance(value, int) and value < option.min:
-        raise PhazeError(f"{verb}: {name}: must be >= {option.min}, got {value}")
+    elif parser is None and (int in kinds or float in kinds) and bool not in kinds:
+        value = _number(verb, name, value, whole=float not in kinds)
+    if option:
+        _check_range(verb, name, value, option)
     return option.callback(value) if option and option.callback else value
+
+
+def _check_range(verb: str, name: str, value: object, option: ParameterInfo) -> None:
+    """Raise PhazeError for a number outside the range of an option."""
+    if not isinstance(value, int | float):
+        return
+    if option.min is not None and value < option.min:
+        raise PhazeError(f"{verb}: {name}: must be >= {option.min}, got {value}")
+    if option.max is not None and value > option.max:
+        raise PhazeError(f"{verb}: {name}: must be <= {option.max}, got {value}")
+
+
+def _number(verb: str, name: str, value: object, *, whole: bool) -> float:
+    """Number of an option, as the command line parses its text; PhazeError for anything else."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number) or (whole and not number.is_integer()):
+        raise PhazeError(f"{verb}: {name}: must be a {'whole ' * whole}number, got {value}")
+    return int(number) if whole else number
 
 
 def is_given(context: typer.Context, name: str) -> bool:

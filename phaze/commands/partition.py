@@ -307,7 +307,7 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
     tell_sequence(graph, sequence)
     # A graph file stores times and sizes; for a model they are estimated for the device here.
     operators = profile_model(model, samples, SYSTEM if system is None else system, sequence=sequence)
-    return _Subject(operators, Path(graph).stem, samples, model.hyper_operators)
+    return _Subject(operators, model.name, samples, model.hyper_operators)
 
 
 def _is_operator_graph(graph: str) -> bool:

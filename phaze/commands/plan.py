@@ -16,7 +16,7 @@ from phaze.commands.options import RuntimeOption
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, telling
 from phaze.commands.plan_options import PANELS, PlanOptions
 from phaze.commands.plan_phases import PlanPhases
-from phaze.spec.names import RANK
+from phaze.spec.names import PRECISION, RANK
 from phaze.spec.questions import FAILURE_DEFAULTS, RunFields
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ def _defaults(question: AskedPlan, request: PlanOptions) -> str:
             replicas = gcd(question.global_batch, question.devices)
             size = f"{tokens:,} of {tokens_asked:,} tokens, which up to {replicas:,} replicas share equally"
         defaults.append(f"--global-batch {question.global_batch} ({size})")
-    defaults.append(f"--precision {question.precision}")
+    if question.precision == PRECISION:
+        defaults.append(f"--precision {question.precision}")
     for option, (seconds, reason) in FAILURE_DEFAULTS.items() if request.mtbf_hours is not None else ():
         if getattr(request, f"{option}_s") is None:
             defaults.append(f"--{option} {seconds:g} ({reason})")

@@ -24,6 +24,11 @@ def pipeline_program(stages: StoredStages, mapping: StoredMapping, stages_file: 
             f"{stages_file}: profiled: is missing: only operators of a PyTorch module can be run",
             "write the graph with phaze profile FILE.py:NAME, and the stages with phaze partition",
         )
+    if stages.recompute:
+        raise PhazeError(
+            f"{stages_file}: recompute: must be false: the program stores all activations",
+            "cut the operators with phaze partition --no-recompute",
+        )
     shape = (len(mapping.mapping), len(mapping.mapping[0]))
     if shape != (len(stages.stages), stages.replicas) or {len(row) for row in mapping.mapping} != {shape[1]}:
         raise PhazeError(

@@ -76,6 +76,10 @@ def _other_names(folders: Iterable[Path]) -> dict[str, str]:
         table = folder.parent / "names.yaml"
         files = read_mapping(table).get(folder.name) if is_there(table) else None
         for file, names in files.items() if isinstance(files, dict) else ():
+            if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+                raise PhazeError(
+                    f"{shown(table)}: {folder.name}.{file}: must be a list of names, got {names}"
+                )
             for name in names:
                 others.setdefault(str(name).lower(), str(file).lower())
     return others

@@ -271,14 +271,14 @@ class PublishedErrors:
         return logs
 
 
-def _family(device: str) -> str:
+def generation(device: str) -> str:
     """Generation of a device; the device's own name if it belongs to no known generation."""
     return next((name for name, prefixes in FAMILIES.items() if device.startswith(prefixes)), device)
 
 
 def _value_distances(key: str, value: str, values: Sequence[str]) -> Floats:
     """Distances from one value of a property to each of `values`, (V,); halved within a family."""
-    family = _family if key == "device" else team_of
+    family = generation if key == "device" else team_of
     same_family = np.array([family(other) == family(value) for other in values], bool)
     halves = np.where(same_family & (key in ("device", "stack")), 0.5, 1.0)
     return APART[key] * np.where(np.array(values) == value, 0.0, halves)

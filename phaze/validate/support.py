@@ -13,7 +13,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import percent
 from phaze.spec.files import FOLDER
 from phaze.spec.measured import PublishedRuns
-from phaze.validate.intervals import ERRORS, FAMILIES
+from phaze.validate.intervals import ERRORS, generation
 
 Level = Literal["measured", "near", "assumed"]
 KINDS = {
@@ -131,12 +131,6 @@ def family_of(run: Mapping[str, str]) -> str:
     features = run["features"].split("+")
     kinds = (family for feature, family in KINDS.items() if feature in features)
     return next(kinds, "experts" if run["experts"] == "yes" else "dense")
-
-
-def generation(device: str) -> str:
-    """Generation of a device, or its own name."""
-    chip = device.partition("-")[0]
-    return next((name for name, chips in FAMILIES.items() if chip in chips), chip)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -154,6 +155,32 @@ for call in (function, phaze.plan):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["True", *["there is no model 'gpt2-xxl'"] * 2]
     assert not hasattr(phaze, "planner")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gap": -0.5}, "gap: must be >= 0"),
+        ({"gap": "wide"}, "gap: must be a number, got wide"),
+        ({"top": 5000}, "top: must be <= 1000"),
+        ({"top": 2.5}, "top: must be a whole number"),
+    ],
+)
+def test_numbers_are_checked_as_on_the_command_line(options: dict[str, object], message: str) -> None:
+    with pytest.raises(phaze.PhazeError, match=message):
+        phaze.plan("gpt2", gpus="8xH100", **options)  # type: ignore[arg-type]
+
+
+def test_files_of_a_command_are_no_options_of_its_function() -> None:
+    with pytest.raises(TypeError, match="plan: no option page"):
+        phaze.plan("gpt2", gpus="8xH100", page="x.html")  # type: ignore[call-arg]
+
+
+def test_flags_are_those_of_the_runtime_that_was_asked_for(answer: phaze.PlanAnswer) -> None:
+    bridged = replace(answer, runtime="bridge")
+    assert bridged.flags() == answer.flags("bridge") != answer.flags()
+    with pytest.raises(phaze.PhazeError, match="flags: must be one of bridge, megatron"):
+        answer.flags("torch")  # type: ignore[arg-type]
 
 
 def test_schemas_of_files_are_printed(answer: phaze.PlanAnswer) -> None:

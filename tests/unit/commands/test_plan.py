@@ -334,7 +334,15 @@ def test_failures_have_defaults_with_their_reason_and_money_its_currency(model: 
 
 @pytest.mark.parametrize(
     ("text", "price", "currency"),
-    [("2.5", 2.5, ""), ("2.5USD", 2.5, "USD"), ("$2.5", 2.5, "$"), ("3 €", 3.0, "€"), ("USD 2", 2.0, "USD")],
+    [
+        ("2.5", 2.5, ""),
+        ("2.5USD", 2.5, "USD"),
+        ("$2.5", 2.5, "$"),
+        ("3 €", 3.0, "€"),
+        ("USD 2", 2.0, "USD"),
+        ("2.5EUR", 2.5, "EUR"),
+        ("1e3", 1000.0, ""),
+    ],
 )
 def test_money_is_a_number_and_a_currency(text: str, price: float, currency: str) -> None:
     assert (float(money(text)), money(text).currency) == (price, currency)

@@ -195,6 +195,8 @@ def test_what_cannot_be_emitted_is_named(folder: Path) -> None:
     invoke("map stages.json --topology links.csv --steps 10 -o map.json")
     assert_refused("--map goes with --for torch only", "emit stages.json --map map.json --for megatron")
     command = "emit stages.json --map map.json --for torch"
+    stages_file(folder, recompute=True)
+    assert_refused("recompute: must be false: the program stores all activations", command)
     stages_file(folder, profiled=None)
     assert_refused("stages.json: profiled: is missing", command)
     stages_file(folder, replicas=2)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from phaze.validate.support import FAMILY_NAMES, MeasuredGroup, Support, family_of, generation
+from phaze.validate.intervals import generation
+from phaze.validate.support import FAMILY_NAMES, MeasuredGroup, Support, family_of
 from tests.commands import invoke
 
 
@@ -37,6 +38,7 @@ def test_a_run_belongs_to_one_family(features: str, experts: str, family: str) -
 
 def test_devices_of_a_generation_are_near_each_other() -> None:
     assert generation("h100-80gb") == generation("h200") != generation("gb200") == generation("b300")
+    assert generation("tpu-v4") != generation("tpu-v6e")
 
 
 def test_shipped_runs_are_all_counted_but_simulated_ones(project_root: Path) -> None:
