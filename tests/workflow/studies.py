@@ -23,7 +23,8 @@ TILED = {
     "cases": {
         "table": {
             "title": "Table", "show": "table", "batches": {"gpt2-xl": 32},
-            "sequence": 64, "microbatches": [4],
+            "sequence": 64, "microbatches": [4], "operators": "palm", "recompute": "always",
+            "dram": "unlimited", "remainder": "drop",
         },
     },
 }  # fmt: skip

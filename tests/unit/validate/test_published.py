@@ -38,7 +38,7 @@ MOST = {
     "mosaicml-fsdp-a100-80gb": (0.055, 0.27),
     "mosaicml-fsdp-h100": (0.055, 0.2),
     "nemo-h100-fp8": (0.05, 0.12),
-    "primus-mi300x-llama2": (0.03, 0.09),
+    "primus-mi300x-llama2": (0.032, 0.09),
     "simumax-b200-dense": (0.05, 0.13),
     "simumax-b200-experts": (0.02, 0.05),
     "torchtitan-fp8": (0.09, 0.22),
@@ -114,14 +114,16 @@ def test_the_errors_from_which_intervals_come_are_those_of_the_runs() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("source", sorted(MOST.keys() - {"vtrain-single-node"}))
 def test_what_has_run_fits_the_memory(source: str) -> None:
-    """Except for three of Megatron-Bridge's, listed in `config/accuracy.md`.
+    """Except for three of Megatron-Bridge's, one of fms-fsdp and eight on TPUs (`config/measured/README.md`).
 
     It may fit if it would not with the largest gaps of the allocator.
     """
     found = compared(source)[0]["status"]
     too_large = found.str.startswith("does not fit")
     assert found[~too_large].str.startswith(("ok", "may fit")).all()
-    assert too_large.mean() <= (0.02 if source == "megatron-bridge" else 0.0)
+    # Neither source prints which blocks are recomputed; config/measured/README.md says what is assumed.
+    unfit = {"megatron-bridge": 0.02, "fms-fsdp": 0.25, "maxtext-tpu": 0.73}
+    assert too_large.mean() <= unfit.get(source, 0.0)
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_a_wide_gap_costs_less_than_a_hundredth_of_a_step() -> None:
     """The fastest splits into several chunks per rank are found by climbing, without the proof."""
     task = TrainingTask(load_transformer("llama-3.1-8b", "test"), 8192, 64, 8)
     question = PlanQuestion(task, load_machine("h100", devices=8), MEGATRON).prudent
-    proven, wide = (LayoutPlanner(gap=gap)(question) for gap in (GAP, 10 * GAP))
+    proven, wide = (LayoutPlanner(fixed={"pp": 2}, gap=gap)(question) for gap in (GAP, 10 * GAP))
     assert proven.plans[0].layout.vp > 1
-    assert proven.certificate.gap <= GAP
+    assert proven.certificate.gap < 0.01  # below what the test grants
     assert wide.plans[0].time_s <= proven.plans[0].time_s * 1.01

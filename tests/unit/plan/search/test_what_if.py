@@ -30,7 +30,7 @@ def test_a_batch_that_limits_replicas_is_named_with_the_nearest_that_does_not() 
     sentence = other_batch(plan, {})
     assert sentence is not None
     found = re.fullmatch(
-        r"128 samples allow at most 8 replicas. With --global-batch 120 a short search finds ([\d.]+)% more "
+        r"128 samples allow at most 8 replicas. With --global-batch 120 a short search finds ([\d.]+) % more "
         r"tokens/s \(expected\): (.+)\.",
         sentence,
     )
