@@ -12,8 +12,8 @@ from tests.workflow.folders import Folder
 pytestmark = pytest.mark.workflow
 
 SMALL = {
-    "batches": {"gpt2-xl": 32}, "sequence": 64, "microbatches": [4], "operators": "palm", "recompute": "always",
-    "dram": "unlimited", "remainder": "drop",
+    "batches": {"gpt2-xl": 32}, "sequence": 64, "microbatches": [4], "operators": "palm",
+    "recompute": "always", "dram": "unlimited", "remainder": "drop",
 }  # fmt: skip
 TILED = {
     "published": "palm-2024",
