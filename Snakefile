@@ -17,6 +17,7 @@ from phaze.base.fork_server import fork_jobs
 from phaze.base.job import let_jobs_import, split_params
 from phaze.base.occupancy import begin_run, cancel_timers, clear_dead_lock, keep_study
 from phaze.base.provenance import source_digest
+from phaze.spec.measured import PublishedRuns
 
 min_version("9.12")
 let_jobs_import(HOME)

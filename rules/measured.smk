@@ -46,6 +46,7 @@ rule report_measured:
         markdown="<results>/report/validate.md",
     params:
         validate=study["measured"],
+        simulated=SIMULATED,
         code=source_digest("phaze.report.measured_page"),
     log:
         "<logs>/report/validate.log",

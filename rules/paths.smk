@@ -226,6 +226,8 @@ TABLE_FILES = (
 
 
 MEASURED = settings.study.measured
+SIMULATED = list(PublishedRuns.load(CONFIG).simulated) if MEASURED.sources else []
+"""Sources of measured runs whose times look simulated."""
 MEASURED_TABLES = ("measured_runs", "source_scores", "group_regrets", "tool_errors", "fitted_constants")
 MEASURED_SHEETS = (*MEASURED_TABLES, "measured-checks")
 MEASURED_FILES = (

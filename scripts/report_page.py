@@ -34,7 +34,9 @@ def main(files: dict[str, list[str]], outputs: dict[str, str], *, params: dict[s
     page = PAGES[path.stem]
     loaded = {name: tables.TABLES[name].load(*paths) for name, paths in files.items() if paths}
     study = page.study.parse(params[path.stem], path.stem)
-    write_report(page.build(page.inputs(study=study, **loaded)), path.parent)
+    simulated = params.get("simulated")
+    muted = {"simulated": tuple(simulated)} if isinstance(simulated, list) else {}
+    write_report(page.build(page.inputs(study=study, **loaded, **muted)), path.parent)
 
 
 if __name__ == "__main__":

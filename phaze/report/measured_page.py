@@ -20,7 +20,7 @@ from phaze.pages.vega import WIDTH, coloured, rule
 from phaze.pages.verdicts import Checklist, Verdicts, check_rows
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.spec.measured import MeasuredStudy, PublishedRuns
+from phaze.spec.measured import MeasuredStudy
 from phaze.tables import ALL_MEASURED, ALL_SOURCES, TABLES
 
 SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down")
@@ -46,6 +46,8 @@ class MeasuredInputs:
     group_regrets: pd.DataFrame
     tool_errors: pd.DataFrame
     fitted_constants: pd.DataFrame
+    simulated: tuple[str, ...] = ()
+    """Sources whose times look simulated, which charts mute."""
 
     @property
     def timed(self) -> pd.DataFrame:
@@ -55,7 +57,9 @@ class MeasuredInputs:
         return timed_runs.assign(ratio=timed_runs["predicted_s"] / timed_runs["measured_s"])
 
 
-MEASURED_TABLES = tuple(field.name for field in fields(MeasuredInputs) if field.name != "study")
+MEASURED_TABLES = tuple(
+    field.name for field in fields(MeasuredInputs) if field.name not in ("study", "simulated")
+)
 """Names of the tables of the page."""
 
 
@@ -137,7 +141,7 @@ def measured_section(inputs: Inputs, _: Findings) -> Iterator[Section]:
 
 def sections_of(inputs: MeasuredInputs) -> Iterator[Section]:
     """Yield the sections of the page below its first screen."""
-    runs, groups, simulated = inputs.timed, inputs.group_regrets, PublishedRuns.load().simulated
+    runs, groups, simulated = inputs.timed, inputs.group_regrets, inputs.simulated
     draws = {
         "measured-runs": partial(scatter, runs, simulated),
         "measured-ratios": partial(ratios, runs, simulated),
