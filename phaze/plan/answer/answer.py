@@ -17,7 +17,7 @@ from phaze.plan import effort
 from phaze.plan.answer.assumptions import assumptions, uncalibrated, versions
 from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
 from phaze.plan.answer.ranked_table import fields_in_words
-from phaze.plan.answer.regrets import COMPARED, Regrets, Scenario, scenarios
+from phaze.plan.answer.regrets import COMPARED, Assumptions, Regrets, scenarios
 from phaze.plan.answer.what_if import made_to_fit, other_batch, what_if
 from phaze.plan.bounds.families import UnfitLayout
 from phaze.plan.machines import device_of, planned_machine
@@ -166,7 +166,7 @@ class TrainingPlanner:
         return [*by_layout.values()]
 
     @cached_property
-    def _scenarios(self) -> tuple[Scenario, ...]:
+    def _scenarios(self) -> tuple[Assumptions, ...]:
         # A file stores the load that was planned with: another than the stack's was given.
         usual = self.stored.stored_machine(self.folder).stack.load.expected
         return scenarios(

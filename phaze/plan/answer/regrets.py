@@ -33,7 +33,7 @@ MOST_MEASURED = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Scenario:
+class Assumptions:
     """One combination of assumptions, and the planning request under it."""
 
     overlap: str
@@ -47,7 +47,7 @@ class Scenario:
         return " and ".join(filter(None, (self.overlap, self.load)))
 
 
-def scenarios(expected: PlanQuestion, *, loads_given: bool = False) -> tuple[Scenario, ...]:
+def scenarios(expected: PlanQuestion, *, loads_given: bool = False) -> tuple[Assumptions, ...]:
     """All combinations of assumptions for a planning request, the expected one first.
 
     With `loads_given` the load of the experts is the request's own in all of them.
@@ -62,7 +62,7 @@ def scenarios(expected: PlanQuestion, *, loads_given: bool = False) -> tuple[Sce
         "only measured overlap works": proven(expected.machine),
     }
     return tuple(
-        Scenario(overlap, words, replace(expected, task=replace(task, load=load), machine=machine))
+        Assumptions(overlap, words, replace(expected, task=replace(task, load=load), machine=machine))
         for overlap, machine in machines.items()
         for load, words in loads.items()
     )
@@ -74,7 +74,7 @@ class Regrets:
 
     plans: tuple[PricedLayout, ...]
     """Compared plans, in the order in which they are ranked."""
-    scenarios: tuple[Scenario, ...]
+    scenarios: tuple[Assumptions, ...]
 
     @cached_property
     def times_s(self) -> Floats:
