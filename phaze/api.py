@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, get_type
 
 from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
-from phaze.base.nearest import nearest
 from phaze.spec.names import PRECISION, Rank, Runtime, WrittenRuntime
 
 if TYPE_CHECKING:
@@ -105,15 +104,6 @@ class PlaceFields(ClusterFields, total=False):
     pipeline: str
     tokens: Number
     backward: Literal["paired", "split"]
-
-
-def _refuse_unknown(verb: str, options: Mapping[str, object], known: type) -> None:
-    """Raise TypeError for an option that a function does not have, such as a file of the command's output."""
-    names = get_type_hints(known)
-    for name in options:
-        if name not in names:
-            near = nearest(name, names)[:1]
-            raise TypeError(f"{verb}: no option {name}" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 class _Shown:
@@ -327,12 +317,12 @@ class Validation(_Shown):
 
 def plan(model: str, gpus: str | None = None, **options: Unpack[PlanFields]) -> PlanAnswer:
     """Plan the training of a model on a cluster, such as `gpus="64xH100"`, as `phaze plan` does."""
-    from phaze.commands.options import request_of
+    from phaze.commands.options import refuse_unknown, request_of
     from phaze.commands.output import restored_interrupts
     from phaze.commands.plan import answers_of, prepared
     from phaze.commands.plan_options import PlanOptions
 
-    _refuse_unknown("plan", options, PlanFields)
+    refuse_unknown("plan", options, get_type_hints(PlanFields))
     # JSON has all parts of the answer, of which results show some.
     arguments = {"precision": PRECISION, **options, "model": model, "gpus": gpus, "as_json": True}
     with restored_interrupts():
@@ -347,9 +337,9 @@ def read(
 ) -> ReadRun:
     """Predict a run from its flags, given as text or as a file, as `phaze read` does."""
     from phaze.commands.emit import ReadOptions, predicted_run
-    from phaze.commands.options import request_of
+    from phaze.commands.options import refuse_unknown, request_of
 
-    _refuse_unknown("read", options, ReadFields)
+    refuse_unknown("read", options, get_type_hints(ReadFields))
     with TemporaryDirectory() as folder:
         file = _as_file(flags, Path(folder))
         arguments = {**options, "flags": file, "runtime": runtime, "gpus": gpus}
@@ -379,10 +369,10 @@ def compare(
 def place(model: str, gpus: str | None = None, **options: Unpack[PlaceFields]) -> PlacedModel:
     """Place a model on a cluster of a given accelerator, as `phaze place --model` does."""
     needs("pandas", "pyarrow", "pyomo")
-    from phaze.commands.options import request_of
+    from phaze.commands.options import refuse_unknown, request_of
     from phaze.commands.place import PlaceOptions, described_placement
 
-    _refuse_unknown("place", options, PlaceFields)
+    refuse_unknown("place", options, get_type_hints(PlaceFields))
     arguments: Mapping[str, object] = {**options, "model": model} | ({} if gpus is None else {"gpus": gpus})
     return PlacedModel(described_placement(request_of(PlaceOptions, "place", arguments)))
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields
 from decimal import Decimal
@@ -492,17 +492,21 @@ def takes(
     return verb
 
 
+def refuse_unknown(verb: str, names: Iterable[str], allowed: Collection[str]) -> None:
+    """Raise TypeError for the first name that is none of the allowed options, as Python does for a call."""
+    for name in names:
+        if name not in allowed:
+            near = nearest(name, allowed)[:1]
+            raise TypeError(f"{verb}: no option {name}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
 def request_of(noun: type[Options], verb: str, values: Mapping[str, object]) -> Options:
     """Options of a command from Python values by field name, parsed and checked like those of a shell.
 
     Fields without a value have the command's default. TypeError for an unknown name, PhazeError for a value.
     """
     hints = get_type_hints(noun, include_extras=True)
-    allowed = [field.name for field in fields(noun)]  # type: ignore[arg-type]
-    unknown = [name for name in values if name not in allowed]
-    if unknown:
-        near = nearest(unknown[0], allowed)[:1]
-        raise TypeError(f"{verb}: no option {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
+    refuse_unknown(verb, values, [field.name for field in fields(noun)])  # type: ignore[arg-type]
     try:
         parsed = {name: _checked(verb, name, hints[name], value) for name, value in values.items()}
     except typer.BadParameter as error:
