@@ -456,7 +456,8 @@ def _compare_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
     from phaze.spec.systems import load_stack_of
     from phaze.validate.table import predict_rows, settled
 
-    question, run_row = plan.question, _row(file, row)
+    question = plan.question
+    run_row = _row(file, row)
     if run_row.system not in ("", question.system):
         raise PhazeError(f"{file}: system must be {question.system}, as in the plan, got {run_row.system}")
     machine = planned_machine(question)

@@ -181,11 +181,13 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
 
 def possible_runs(cells: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]:
     """All runs that a row may describe, including invalid ones."""
-    cells = _with_compute(_with_chunks(_with_sizes(cells, folder)))
+    cells = _with_sizes(cells, folder)
+    division = stages_of(cells["pipeline_layout"]) if "pipeline_layout" in cells else ()
+    cells = _with_compute(_with_chunks(cells, len(division)))
     microbatches = MICROBATCHES if "microbatch" not in cells else (cells["microbatch"],)
     runs = []
     for microbatch in microbatches:
-        run = _parse_run({**cells, "microbatch": microbatch}, folder)
+        run = _parse_run({**cells, "microbatch": microbatch}, folder, division)
         if "chunks" in cells or not SCHEDULES[run.schedule].chunked:
             runs.append(run)
         else:
@@ -253,11 +255,11 @@ def _with_compute(cells: Mapping[str, str]) -> Mapping[str, str]:
     return {**{key: text for key, text in cells.items() if key != "precision"}, "compute": compute}
 
 
-def _with_chunks(cells: Mapping[str, str]) -> Mapping[str, str]:
-    """Set a row's number of chunks from `vp` or from the stages of its pipeline layout."""
+def _with_chunks(cells: Mapping[str, str], listed: int) -> Mapping[str, str]:
+    """Set a row's number of chunks from `vp` or from the `listed` stages of its pipeline layout."""
     # Each stream of a bidirectional schedule has all layers, so the layout lists one copy of them.
     copies = SCHEDULES[cells["schedule"]].streams if cells.get("schedule") in SCHEDULES else 1
-    stages = copies * len(stages_of(cells["pipeline_layout"])) if "pipeline_layout" in cells else 0
+    stages = copies * listed
     pp = _positive_int("pp", cells.get("pp", "1"))
     if stages % pp:
         raise PhazeError(f"pipeline_layout must have a multiple of pp {pp} stages, got {stages}")
@@ -270,7 +272,7 @@ def _with_chunks(cells: Mapping[str, str]) -> Mapping[str, str]:
     return {**cells, "chunks": chunks} if chunks else cells
 
 
-def _parse_run(cells: Mapping[str, str], folder: Path) -> Run:
+def _parse_run(cells: Mapping[str, str], folder: Path, division: tuple[str, ...]) -> Run:
     for name in REQUIRED:
         if name not in cells:
             raise PhazeError(f"{name} must be given")
@@ -294,8 +296,8 @@ def _parse_run(cells: Mapping[str, str], folder: Path) -> Run:
         layout = {**expert_widths(spec, tp, ep), **layout}
     elif values.get("mtp"):
         raise PhazeError(f"mtp must be 0 without model, got {cells['mtp']}")
-    if "pipeline_layout" in cells:
-        values["division"] = stages_of(cells["pipeline_layout"])
+    if division:
+        values["division"] = division
     if blocks:
         values["recomputed"] = _recomputed_blocks(recompute, blocks)
     return Run(**values, layout=_layout(layout, cells))  # type: ignore[arg-type]
