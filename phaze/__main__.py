@@ -20,10 +20,10 @@ try:
     from phaze.base.printed import LONGEST_REMARK, EscapedStream
     from phaze.commands.calibrate import calibrate, measure
     from phaze.commands.emit import compare, emit, read
+    from phaze.commands.fields import layout_field
     from phaze.commands.lists import devices, models, recipes, stacks, systems
     from phaze.commands.map import map_stages
     from phaze.commands.model import model, profile, trace
-    from phaze.commands.options import layout_field
     from phaze.commands.output import INTERRUPTED
     from phaze.commands.partition import partition
     from phaze.commands.place import place

@@ -317,10 +317,10 @@ class Validation(_Shown):
 
 def plan(model: str, gpus: str | None = None, **options: Unpack[PlanFields]) -> PlanAnswer:
     """Plan the training of a model on a cluster, such as `gpus="64xH100"`, as `phaze plan` does."""
-    from phaze.commands.options import refuse_unknown, request_of
     from phaze.commands.output import restored_interrupts
     from phaze.commands.plan import answers_of, prepared
     from phaze.commands.plan_options import PlanOptions
+    from phaze.commands.requests import refuse_unknown, request_of
 
     refuse_unknown("plan", options, get_type_hints(PlanFields))
     # JSON has all parts of the answer, of which results show some.
@@ -337,7 +337,7 @@ def read(
 ) -> ReadRun:
     """Predict a run from its flags, given as text or as a file, as `phaze read` does."""
     from phaze.commands.emit import ReadOptions, predicted_run
-    from phaze.commands.options import refuse_unknown, request_of
+    from phaze.commands.requests import refuse_unknown, request_of
 
     refuse_unknown("read", options, get_type_hints(ReadFields))
     with TemporaryDirectory() as folder:
@@ -369,8 +369,8 @@ def compare(
 def place(model: str, gpus: str | None = None, **options: Unpack[PlaceFields]) -> PlacedModel:
     """Place a model on a cluster of a given accelerator, as `phaze place --model` does."""
     needs("pandas", "pyarrow", "pyomo")
-    from phaze.commands.options import refuse_unknown, request_of
     from phaze.commands.place import PlaceOptions, described_placement
+    from phaze.commands.requests import refuse_unknown, request_of
 
     refuse_unknown("place", options, get_type_hints(PlaceFields))
     arguments: Mapping[str, object] = {**options, "model": model} | ({} if gpus is None else {"gpus": gpus})

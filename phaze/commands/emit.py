@@ -12,6 +12,7 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.base.units import percent
 from phaze.commands import options
+from phaze.commands.fields import layout_fields
 from phaze.commands.output import refuse_outputs, tell_unread, telling, write_or_print
 from phaze.spec.names import WrittenRuntime
 
@@ -372,7 +373,7 @@ def _script_options(verb: str, layout: str | None, runtime: str) -> dict[str, in
         raise PhazeError(f"{verb}: --layout is for deepspeed; files of {runtime} have the layout")
     from phaze.runtimes.deepspeed_config import OPTIONS
 
-    return options.layout_fields(f"{verb}: --layout", layout, OPTIONS)
+    return layout_fields(f"{verb}: --layout", layout, OPTIONS)
 
 
 def compare(

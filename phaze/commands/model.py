@@ -10,13 +10,13 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import completion
+from phaze.commands.fields import set_fields
 from phaze.commands.options import (
     JsonOption,
     ModelArgument,
     SequenceOption,
     SetOption,
     known_system,
-    set_fields,
 )
 from phaze.commands.output import refuse_outputs, write_or_print
 from phaze.spec.names import MOST

@@ -2,21 +2,19 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields
 from decimal import Decimal
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, TypeVar, get_args, get_type_hints
 
 import typer
-from typer.core import TyperCommand
-from typer.models import OptionInfo, ParameterInfo
+from typer.models import OptionInfo
 
 from phaze.base.errors import PhazeError
-from phaze.base.nearest import did_you_mean, nearest
 from phaze.commands import completion
 from phaze.spec import names
 from phaze.spec.questions import Described
@@ -29,20 +27,8 @@ MOST_STEP_TOKENS = 2**26
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 """Decimal suffixes of numbers, case-insensitive; b is a billion."""
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)", re.IGNORECASE)
-
-
 _NUMBER = "0*[1-9][0-9]{0,7}"
 """Pattern of a number of devices or nodes."""
-TRUTHS = {"true": 1, "false": 0}
-"""Numbers of truth values in layout fields."""
-
-SYNONYMS = {
-    "tensor": "tp", "tensor_parallel": "tp", "pipeline": "pp", "pipeline_parallel": "pp", "data": "dp",
-    "data_parallel": "dp", "context": "cp", "context_parallel": "cp", "expert": "ep", "expert_parallel": "ep",
-    "mbs": "microbatch", "micro_batch": "microbatch", "virtual": "vp", "fsdp": "zero", "hsdp": "replicate",
-    "sp": "sequence_parallel", "checkpointing": "recompute",
-}  # fmt: skip
-"""Layout field for each name that other programs have for it."""
 EmitOption = Literal["bridge", "torch", names.WrittenRuntime]
 """Runtimes for which plans can be written: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does;
 torch is torch.distributed.pipelining, for the stages of `phaze partition`."""
@@ -416,13 +402,13 @@ def flags(noun: type) -> dict[str, str]:
 def _flags(noun: type) -> dict[str, tuple[str, ...]]:
     """Option names of every field of a dataclass, by field name."""
     hints = get_type_hints(noun, include_extras=True)
-    described = {field.name: _description(hints[field.name]) for field in fields(noun)}
+    described = {field.name: description_of(hints[field.name]) for field in fields(noun)}
     return {
         name: (field and field.flags) or (f"--{name.replace('_', '-')}",) for name, field in described.items()
     }
 
 
-def _description(hint: object) -> Described | None:
+def description_of(hint: object) -> Described | None:
     """Description of an annotated field, from which its option is made; None without one."""
     metadata = getattr(hint, "__metadata__", ())
     return next((part for part in metadata if isinstance(part, Described)), None)
@@ -433,7 +419,7 @@ def _with_option(hint: object, flags: tuple[str, ...], panel: str | None) -> obj
 
     The option stands in a panel of the help.
     """
-    described = _description(hint)
+    described = description_of(hint)
     if described is None:
         kind, *metadata = get_args(hint) or (hint,)
         option = next((part for part in metadata if isinstance(part, OptionInfo)), None)
@@ -442,7 +428,7 @@ def _with_option(hint: object, flags: tuple[str, ...], panel: str | None) -> obj
         option = copy(option)  # several commands share it
         option.rich_help_panel = panel
         return Annotated[kind, option]
-    kind, parser = get_args(hint)[0], _parser_of(described)
+    kind, parser = get_args(hint)[0], parser_of(described)
     option = typer.Option(
         *flags, help=described.text, min=described.least,
         parser=parser, metavar="N" if parser else None, rich_help_panel=panel,
@@ -450,7 +436,7 @@ def _with_option(hint: object, flags: tuple[str, ...], panel: str | None) -> obj
     return Annotated[kind, option]
 
 
-def _parser_of(described: Described) -> Callable[[str | float], float] | None:
+def parser_of(described: Described) -> Callable[[str | float], float] | None:
     """Parser of numbers with a suffix or a currency."""
     return amount if described.with_suffix else money if described.with_currency else None
 
@@ -492,83 +478,6 @@ def takes(
     return verb
 
 
-def refuse_unknown(verb: str, names: Iterable[str], allowed: Collection[str]) -> None:
-    """Raise TypeError for the first name that is none of the allowed options, as Python does for a call."""
-    for name in names:
-        if name not in allowed:
-            near = nearest(name, allowed)[:1]
-            raise TypeError(f"{verb}: no option {name}" + (f"; did you mean {near[0]}?" if near else ""))
-
-
-def request_of(noun: type[Options], verb: str, values: Mapping[str, object]) -> Options:
-    """Options of a command from Python values by field name, parsed and checked like those of a shell.
-
-    Fields without a value have the command's default. TypeError for an unknown name, PhazeError for a value.
-    """
-    hints = get_type_hints(noun, include_extras=True)
-    refuse_unknown(verb, values, [field.name for field in fields(noun)])  # type: ignore[arg-type]
-    try:
-        parsed = {name: _checked(verb, name, hints[name], value) for name, value in values.items()}
-    except typer.BadParameter as error:
-        raise PhazeError(f"{verb}: {error.message}") from error
-    if "context" in hints:
-        parsed["context"] = typer.Context(TyperCommand(verb), obj=frozenset(parsed))
-    return noun(**parsed)
-
-
-def _checked(verb: str, name: str, hint: object, value: object) -> object:
-    """Value of an option as the command line would parse it; BadParameter or PhazeError if not allowed."""
-    if value is None:
-        return None
-    described, (kind, *metadata) = _description(hint), get_args(hint) or (hint,)
-    option = next((part for part in metadata if isinstance(part, ParameterInfo)), None)
-    parser = option.parser if option else _parser_of(described) if described else None
-    if parser is whole_numbers:
-        several = [value] if isinstance(value, int | float | str) else cast("list[object]", value)
-        return [number for item in several for number in whole_numbers(str(item))]
-    if parser is not None:
-        value = parser(str(value))
-    kinds = get_args(kind) or (kind,)
-    allowed = [choice for part in (kind, *kinds) if get_origin(part) is Literal for choice in get_args(part)]
-    if allowed and value not in allowed:
-        raise PhazeError(
-            f"{verb}: {name}: must be one of {', '.join(allowed)}, got {value}",
-            did_you_mean(str(value), allowed, ""),
-        )
-    if Path in kinds:
-        value = Path(str(value))
-    elif str in kinds and isinstance(value, Collection) and not isinstance(value, str):
-        value = ",".join(map(str, value))  # numbers of devices, or names
-    elif str in kinds:
-        value = str(value)
-    elif parser is None and (int in kinds or float in kinds) and bool not in kinds:
-        value = _number(verb, name, value, whole=float not in kinds)
-    if option:
-        _check_range(verb, name, value, option)
-    return option.callback(value) if option and option.callback else value
-
-
-def _check_range(verb: str, name: str, value: object, option: ParameterInfo) -> None:
-    """Raise PhazeError for a number outside the range of an option."""
-    if not isinstance(value, int | float):
-        return
-    if option.min is not None and value < option.min:
-        raise PhazeError(f"{verb}: {name}: must be >= {option.min}, got {value}")
-    if option.max is not None and value > option.max:
-        raise PhazeError(f"{verb}: {name}: must be <= {option.max}, got {value}")
-
-
-def _number(verb: str, name: str, value: object, *, whole: bool) -> float:
-    """Number of an option, as the command line parses its text; PhazeError for anything else."""
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = math.nan
-    if isinstance(value, bool) or not math.isfinite(number) or (whole and not number.is_integer()):
-        raise PhazeError(f"{verb}: {name}: must be a {'whole ' * whole}number, got {value}")
-    return int(number) if whole else number
-
-
 def is_given(context: typer.Context, name: str) -> bool:
     """True if the user gave this parameter on the command line or from Python."""
     if isinstance(context.obj, frozenset):
@@ -592,49 +501,3 @@ def refuse(context: typer.Context, names: Mapping[str, str], message: str) -> No
     for name, option in names.items():
         if is_given(context, name):
             raise PhazeError(message.format(option))
-
-
-def layout_field(name: str) -> str | None:
-    """Layout field that an option such as --tp or --tensor-parallel-size means; None if it means none."""
-    plain = name.strip("-").replace("-", "_").lower().removesuffix("_size")
-    return SYNONYMS.get(plain) or (plain if plain in SYNONYMS.values() else None)
-
-
-def _layout_fix(text: str, allowed: Collection[str]) -> str:
-    """Fix of a malformed layout field: its separator, its name here, or similar names."""
-    name = re.split("[:= ]", text)[0]
-    if (field := layout_field(name)) in allowed:
-        return f"write {field}=VALUE" if field == name else f"did you mean {field}?"
-    return did_you_mean(name, allowed, "config/commands.md")
-
-
-def set_fields(text: str | None) -> dict[str, object]:
-    """Parse `--set` into fields with whole numbers, true, false or strings; PhazeError if malformed."""
-    from phaze.base.printed import short
-
-    values: dict[str, object] = {}
-    for part in text.split(",") if text else ():
-        name, _, value = (piece.strip() for piece in part.partition("="))
-        if not name or not value or name in values:
-            raise PhazeError(
-                "--set: must be FIELD=VALUE pairs, each field once, such as experts.per_token=2; got "
-                f"{short(part)}"
-            )
-        words: dict[str, object] = {"true": True, "false": False}
-        values[name] = int(value) if value.isdecimal() else words.get(value, value)
-    return values
-
-
-def layout_fields(where: str, text: str | None, allowed: Collection[str]) -> dict[str, int | str]:
-    """Parse layout fields such as tp=8,pp=16; PhazeError for an unknown field."""
-    values: dict[str, int | str] = {}
-    for part in text.split(",") if text is not None else ():
-        name, equals, value = part.strip().partition("=")
-        if not equals or not value or name not in allowed or name in values:
-            raise PhazeError(
-                f"{where}: must be FIELD=VALUE pairs such as tp=8,pp=16, each field once, "
-                f"got {part.strip()!r}",
-                _layout_fix(name, allowed),
-            )
-        values[name] = int(value) if value.isdecimal() else TRUTHS.get(value, value)
-    return values

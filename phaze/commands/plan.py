@@ -12,6 +12,7 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
 from phaze.commands import options
+from phaze.commands.fields import layout_fields, set_fields
 from phaze.commands.options import RuntimeOption
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, telling
 from phaze.commands.plan_options import PANELS, PlanOptions
@@ -150,7 +151,7 @@ def _fixable(option: str, text: str | None) -> dict[str, int | str]:
     """Parse layout fields such as tp=8,pp=16; PhazeError for an unknown field."""
     from phaze.runtimes.grid import FIXABLE
 
-    return options.layout_fields(f"plan: {option}", text, FIXABLE)
+    return layout_fields(f"plan: {option}", text, FIXABLE)
 
 
 def _numbers(devices: str) -> list[int]:
@@ -172,7 +173,7 @@ def _questions(request: PlanOptions, system: str, devices: str | None) -> list[A
     from phaze.spec.systems import load_cluster, runtime_for, sized, stack_for
     from phaze.spec.training_plan import AskedPlan
 
-    spec = load_transformer(request.model, "plan", user_fields=options.set_fields(request.set_values))
+    spec = load_transformer(request.model, "plan", user_fields=set_fields(request.set_values))
     if request.load is not None and spec.experts is None:
         raise PhazeError(f"plan: --load: {spec.name} has no experts")
     if request.lora is not None:
