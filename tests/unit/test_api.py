@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_type_hints
 
 import pandas as pd
 import pytest
@@ -15,7 +16,8 @@ import phaze
 from phaze import api
 from phaze.commands.emit import ReadOptions
 from phaze.commands.place import PlaceOptions
-from phaze.commands.plan_options import PlanOptions
+from phaze.commands.plan_options import PlannersOptions, PlanOptions
+from phaze.formulas.piper.choices import PiperChoices
 from phaze.spec.documents import read_as
 from phaze.spec.training_plan import TrainingPlan
 from tests.commands import invoke
@@ -109,12 +111,32 @@ def test_runs_of_a_frame_are_predicted_and_validated(tmp_path: Path) -> None:
     assert len(checked.runs) == 1
 
 
+def names_of(noun: type) -> set[str]:
+    return {field.name for field in fields(noun)}
+
+
+OF_PLACEMENTS = {"model", "gpus", "as_json", "out", "sweep", "context", "instance", "planner"}
+OF_PLACEMENTS |= names_of(PiperChoices)
+
+
 @pytest.mark.parametrize(
-    ("fields", "noun"),
-    [(api.PlanFields, PlanOptions), (api.ReadFields, ReadOptions), (api.PlaceFields, PlaceOptions)],
+    ("typed", "noun", "elsewhere"),
+    [
+        (
+            api.PlanFields,
+            PlanOptions,
+            {"model", "gpus", "as_json", "out", "page", "evidence"} | names_of(PlannersOptions),
+        ),
+        (api.ReadFields, ReadOptions, {"flags", "runtime", "gpus", "as_json", "out"}),
+        (api.PlaceFields, PlaceOptions, OF_PLACEMENTS),
+    ],
 )
-def test_options_of_functions_are_options_of_commands(fields: type, noun: type) -> None:
-    assert {*fields.__annotations__} <= {*noun.__dataclass_fields__}
+def test_functions_have_exactly_the_options_of_their_commands(
+    typed: type, noun: type, elsewhere: set[str]
+) -> None:
+    # Arguments are parameters, results are returned and not written, and instances are no models.
+    assert {*get_type_hints(typed)} == names_of(noun) - elsewhere
+    assert elsewhere < names_of(noun)
 
 
 def test_misspelt_options_and_values_are_answered_with_similar_ones(model: str) -> None:
