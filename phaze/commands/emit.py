@@ -37,7 +37,10 @@ LayoutOption = Annotated[
 ]
 
 
-def emit(
+@dataclass(frozen=True, kw_only=True)
+class EmitOptions:
+    """Options of `phaze emit`: the plan, the runtime that will train, and the file to write."""
+
     planned: Annotated[
         Path,
         typer.Argument(
@@ -45,8 +48,8 @@ def emit(
             help="Plan written by `phaze plan -o PLAN.json`; for torch the stages of `phaze partition -o`.",
             callback=options.readable,
         ),
-    ],
-    runtime: Annotated[options.EmitOption, typer.Option("--for", help="Runtime that will train.")],
+    ]
+    runtime: Annotated[options.EmitOption, typer.Option("--for", help="Runtime that will train.")]
     out: Annotated[
         Path | None,
         typer.Option(
@@ -54,13 +57,13 @@ def emit(
             "--out",
             help="File to write. Default: standard output. Further files go into the same folder.",
         ),
-    ] = None,
+    ] = None
     planner: Annotated[
         Literal["phaze", "piper"] | None,
         typer.Option(
             help="Write the stages of this planner's plan, from a plan with --planners, for torchtitan."
         ),
-    ] = None,
+    ] = None
     map_file: Annotated[
         Path | None,
         typer.Option(
@@ -68,18 +71,22 @@ def emit(
             help="Mapping of the stages, written by `phaze map -o`; for torch.",
             callback=options.readable,
         ),
-    ] = None,
-) -> None:
+    ] = None
+
+
+@options.takes(EmitOptions)
+def emit(request: EmitOptions) -> None:
     """Write a plan as flags or configuration of a runtime, or stages as a program.
 
     Standard error lists what the runtime will do differently, and what must be set elsewhere. For torch the
     output is a program that trains the module of `phaze profile` in these stages; start it with torchrun.
     """
-    refuse_outputs(out, reads=(planned, map_file))
-    if runtime == "torch" or map_file is not None:
-        if planner is not None:
+    planned, runtime, out = request.planned, request.runtime, request.out
+    refuse_outputs(out, reads=(planned, request.map_file))
+    if runtime == "torch" or request.map_file is not None:
+        if request.planner is not None:
             raise PhazeError("emit: --planner applies to plans, not to stages for torch")
-        _emit_program(planned, runtime, map_file, out)
+        _emit_program(planned, runtime, request.map_file, out)
         return
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
@@ -89,8 +96,8 @@ def emit(
     from phaze.runtimes.recipe import Recipe
 
     refuse_maxtext(plan, planned, runtime)
-    if planner is not None:
-        _emit_planner(plan, planned, planner, runtime, out)
+    if request.planner is not None:
+        _emit_planner(plan, planned, request.planner, runtime, out)
         return
     with telling("emit"):
         replayed = ReplayedPlan.of(plan, str(planned))

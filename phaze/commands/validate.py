@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,46 +38,49 @@ LEFT_OUT_SHOWN = {
 """Columns of the printed table of held-out sources, with their formats."""
 
 
-def validate(
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions:
+    """Options of `phaze validate`: measured runs or kernels, the comparison to show, and output files."""
+
     files: Annotated[
         list[Path] | None,
         typer.Argument(
             help="CSV of measured runs, as for simulate --runs. Default: the published runs of "
             "config/measured."
         ),
-    ] = None,
+    ] = None
     system: Annotated[
         str | None,
         typer.Option(
             help="System of runs that do not name one: a name in config/systems, or a path.",
             autocompletion=completion.systems,
         ),
-    ] = None,
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", help="CSV for all runs, with predictions next to measurements."),
-    ] = None,
+    ] = None
     errors: Annotated[
         Path | None,
         typer.Option(
             help="CSV for the ratios of measured and predicted times, from which intervals are "
             "computed (config/errors.csv)."
         ),
-    ] = None,
+    ] = None
     part: Annotated[
         str | None,
         typer.Option(
             help="Compare predicted with measured kernel times: products, experts, attention or "
             "collectives. FILES are then tables of kernels; see config/formats.md."
         ),
-    ] = None,
+    ] = None
     leave_out: Annotated[
         str | None,
         typer.Option(
             help="Source of published runs, or all: show its errors with constants fitted to the other "
             "sources."
         ),
-    ] = None,
+    ] = None
     support: Annotated[
         bool,
         typer.Option(
@@ -85,25 +88,28 @@ def validate(
             help="Show on which measured runs predictions of every device and model family rest. Other "
             "options than --json have no effect.",
         ),
-    ] = False,
-    as_json: options.JsonOption = False,
-) -> None:
+    ] = False
+    as_json: options.JsonOption = False
+
+
+@options.takes(ValidateOptions)
+def validate(request: ValidateOptions) -> None:
     """Compare predicted with measured training runs.
 
     Prints by source the errors of time and memory, and the cost of choosing the layout predicted as the
     fastest.
     """
-    if support:
-        typer.echo(_support(as_json=as_json))
+    if request.support:
+        typer.echo(_support(as_json=request.as_json))
         return
-    refuse_outputs(out, errors, reads=(*(files or ()), system))
-    if leave_out is not None:
-        typer.echo(_left_out(leave_out, as_json=as_json))
+    refuse_outputs(request.out, request.errors, reads=(*(request.files or ()), request.system))
+    if request.leave_out is not None:
+        typer.echo(_left_out(request.leave_out, as_json=request.as_json))
         return
-    if part is not None:
-        typer.echo(_part(part, files, system, out, as_json=as_json))
+    if request.part is not None:
+        typer.echo(_part(request.part, request.files, request.system, request.out, as_json=request.as_json))
         return
-    typer.echo(_compared(files, system, out, errors, as_json=as_json))
+    typer.echo(_compared(request.files, request.system, request.out, request.errors, as_json=request.as_json))
 
 
 def _support(*, as_json: bool) -> str:
