@@ -14,6 +14,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB, percent
 from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_sequence, telling
+from phaze.commands.terminal import tell
 from phaze.spec.names import MOST
 
 if TYPE_CHECKING:
@@ -157,6 +158,10 @@ def partition(request: PartitionOptions) -> None:
     from phaze.workload.operator_graphs import stored_operators
 
     system, devices = options.optional_cluster("partition", request.gpus, request.system, request.devices)
+    used = (request.stages or 0) * (request.replicas or 0)
+    if devices is not None and 0 < used < devices:
+        shape = f"--stages {request.stages} and --replicas {request.replicas}"
+        tell(f"partition: {shape} use {used} of {devices} devices; leave out one of the two to use all")
     topology = _topology(request)
     outputs = request.graph_out, request.out, request.map_out
     refuse_outputs(*outputs, reads=(request.graph, system, topology))
@@ -165,7 +170,7 @@ def partition(request: PartitionOptions) -> None:
     )
     memory = math.inf if request.memory_gib is None else request.memory_gib * GIB
     terms = PartitionTerms(request.bandwidth_gbps * 1e9, memory, request.microbatches, request.recompute)
-    subject = _subject(request.graph, request.microbatch, system, request.sequence)
+    subject = _subject(request, system)
     operators, name, samples = subject.operators, subject.name, subject.microbatch
     # Written before the search, which may take long or find nothing.
     if request.graph_out is not None:
@@ -285,13 +290,16 @@ class _Subject:
     """PyTorch module of the operators, if they were measured."""
 
 
-def _subject(graph: str, microbatch: int | None, system: str | None, sequence: int | None) -> _Subject:
+def _subject(request: PartitionOptions, system: str | None) -> _Subject:
     """Operator graph, read from a file or profiled for a model on a system's device."""
+    graph, microbatch, sequence = request.graph, request.microbatch, request.sequence
     if _is_operator_graph(graph):
-        for name, value in (("--microbatch", microbatch), ("--system", system), ("--sequence", sequence)):
+        system_option = "--system" if request.gpus is None else "--gpus"
+        for name, value in (("--microbatch", microbatch), (system_option, system), ("--sequence", sequence)):
             if value is not None:
                 raise PhazeError(
-                    f"partition: {name} applies to models only; a graph file already has times and sizes"
+                    f"partition: {name} applies to models only; a graph file already has times and sizes",
+                    "pass the number alone: --devices" if name == "--gpus" else "",
                 )
         from phaze.spec.documents import read_as
         from phaze.spec.operators import StoredOperators

@@ -53,6 +53,15 @@ def test_devices_alone_are_searched(graph: Path) -> None:
     assert rates[0] == pytest.approx(4 * rows[0]["replicas"] * 4 / rows[0]["step_time_s"])
 
 
+def test_devices_that_a_given_shape_leaves_idle_are_named(graph: Path) -> None:
+    shape = ("--stages", "1", "--replicas", "2")
+    message = (
+        "partition: --stages 1 and --replicas 2 use 2 of 8 devices; leave out one of the two to use all\n"
+    )
+    assert invoke("partition", graph, *shape, "--devices", "8").stderr == message
+    assert invoke("partition", graph, *shape, "--devices", "2").stderr == ""
+
+
 def test_others_can_be_compared(graph: Path) -> None:
     (row,) = invoke_json("partition", graph, "--stages", "2", "--replicas", "2", "--baselines")
     assert list(row["baselines"]) == ["pipedream", "topological", "piper", "phaze"]
