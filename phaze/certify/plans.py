@@ -258,7 +258,7 @@ class RandomPlans:
         size = self._one_of(divisors(max(task.global_batch // remaining, 1)), "microbatch")
         layout = Layout(
             tp=tp, cp=cp, pp=pp, dp=remaining, microbatch=size, compute=task.compute, load=task.load
-        )  # fmt: skip
+        )
         options = {name: value for name, value in self.plan.question.fixed.items() if name in SHARED_OPTIONS}
         return self._with_options(self._with_experts(replace(layout, **options)))  # type: ignore[arg-type]
 

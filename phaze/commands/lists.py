@@ -109,12 +109,13 @@ def _systems() -> Iterator[Row]:
             figures = {
                 "devices": network.devices,
                 "device": cluster and cluster.device,
-                "levels": cluster and [
+                "levels": cluster
+                and [
                     {"devices": level.devices, "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s}
                     for level in cluster.levels
                 ],
                 "stack": cluster and cluster.stack,
-            }  # fmt: skip
+            }
         yield {"system": path.stem, **figures, "source": _source(path)}
 
 
@@ -169,9 +170,11 @@ def _trillions(value: object) -> str:
 def stacks(text: NameArgument = "", as_json: JsonOption = False) -> None:
     """List the software stacks with their overlap, recipes and sources."""
     columns = [
-        Titled("stack", "stack"), Titled("overlap", "overlaps", _joined, wraps=True),
-        counts("recipes", "recipes"), SOURCE,
-    ]  # fmt: skip
+        Titled("stack", "stack"),
+        Titled("overlap", "overlaps", _joined, wraps=True),
+        counts("recipes", "recipes"),
+        SOURCE,
+    ]
     _listed(_stacks(), text, columns, as_json=as_json)
 
 

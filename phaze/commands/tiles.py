@@ -167,9 +167,11 @@ def _sentences(row: Row, outcome: TiledOutcome) -> Iterator[str]:
         f"{digits(outcome.alone_s, 4)} s"
     )
     shares = {
-        "compute": "compute_share", "busiest link": "most_link_share", "busiest DRAM port": "most_dram_share",
+        "compute": "compute_share",
+        "busiest link": "most_link_share",
+        "busiest DRAM port": "most_dram_share",
         "FLOPs of the model over the peak": "model_share",
-    }  # fmt: skip
+    }
     yield "share of the step: " + ", ".join(f"{name} {row[key]:.1%}" for name, key in shares.items())
     yield (
         f"memory of a tile: at most {digits(float(str(row['tile_gib'])))} GiB, of which SRAM has "

@@ -16,9 +16,11 @@ GEOMETRIC_MEAN = "geometric mean"
 Looks = Mapping[str, tuple[str, str]]
 """Label and colour of each drawn column of a table."""
 AREA_PARTS: Looks = {
-    "tensor": ("tensor cores", style.BLUE), "vector": ("vector cores", style.SKY),
-    "l2": ("L2 buffers", style.TEAL), "glb": ("global buffer", style.PURPLE),
-}  # fmt: skip
+    "tensor": ("tensor cores", style.BLUE),
+    "vector": ("vector cores", style.SKY),
+    "l2": ("L2 buffers", style.TEAL),
+    "glb": ("global buffer", style.PURPLE),
+}
 ENERGY_PARTS: Looks = {
     "mac": ("MAC", style.BLUE), "register": ("registers", style.SKY), "l2": ("L2", style.TEAL),
     "glb": ("global buffer", style.PURPLE), "hbm": ("HBM", style.AMBER), "link": ("link", style.RED),
@@ -34,9 +36,11 @@ STAGES: Looks = {
     "screen": ("screen", style.SAND), "schedule": ("schedule", style.BLUE), "place": ("place", style.TEAL),
 }  # fmt: skip
 PLANNERS: Looks = {
-    "phaze": ("Phaze", style.BLUE), "piper": ("Piper", style.AMBER), "equal": ("equal stages", style.GREY),
+    "phaze": ("Phaze", style.BLUE),
+    "piper": ("Piper", style.AMBER),
+    "equal": ("equal stages", style.GREY),
     "expert": ("experts", style.SILVER),
-}  # fmt: skip
+}
 """Display name and colour of each planner."""
 ROW, BAR, LINE = 22, 13, 17
 """Heights in pixels: of a single bar with its gap, of a bar in a group, and of a line of a label."""
@@ -205,10 +209,12 @@ def memories(table: pd.DataFrame) -> alt.TopLevelMixin:
     table = _on_lines(table.set_index("model"))
     models = table[~table.index.duplicated()]
     columns = {
-        "row": table.index, "GiB": table["hbm_gib"], "value": 100 * table["relative"],
+        "row": table.index,
+        "GiB": table["hbm_gib"],
+        "value": 100 * table["relative"],
         "kind": table["chosen"].map({True: chosen, False: other}),
         "said": [f"{size:g} GiB" for size in table["hbm_gib"]],
-    }  # fmt: skip
+    }
     rows = pd.DataFrame(columns)
     base = alt.Chart(rows).encode(
         alt.X("value:Q", title="throughput, % of best", scale=_scale(rows["value"], 0.0, ROOM)),

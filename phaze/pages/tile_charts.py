@@ -51,9 +51,9 @@ def tile_map(groups: pd.DataFrame) -> alt.TopLevelMixin:
         alt.Color("busy:Q", title="% of the step computing", scale=alt.Scale(scheme="viridis", reverse=True)),
         tooltip=["stage:N", alt.Tooltip("busy:Q", title="% computing", format=".3~g")],
     )
-    named = groups.groupby("stage", as_index=False).agg({
-        "row": "min", "to_row": "max", "column": "min", "to_column": "max"
-    })  # fmt: skip
+    named = groups.groupby("stage", as_index=False).agg(
+        {"row": "min", "to_row": "max", "column": "min", "to_column": "max"}
+    )
     middles = pd.DataFrame(
         {
             "stage": named["stage"],

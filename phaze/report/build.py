@@ -249,9 +249,11 @@ def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     full.append(study_planner_sentence(inputs, findings))
     passed = int(findings.checks["passed"].sum())
     facts = (
-        *gain_facts(inputs, findings), *certificate_fact(findings), *loss_fact(findings),
+        *gain_facts(inputs, findings),
+        *certificate_fact(findings),
+        *loss_fact(findings),
         (f"{passed} / {len(findings.checks)}", "checks of these results passed"),
-    )  # fmt: skip
+    )
     placed = (findings.results["status"] == "placed").any()
     return FirstScreen(
         question="Which accelerator, and how to spread the training over it?",

@@ -114,12 +114,13 @@ def days_by_devices(best: pd.DataFrame) -> alt.TopLevelMixin:
     table["ideal"] = first["days"] * first["devices"] / table["devices"]
     base = alt.Chart(table).encode(
         alt.X(
-            "devices:Q", scale=alt.Scale(type="log", base=2, nice=False, padding=8),
+            "devices:Q",
+            scale=alt.Scale(type="log", base=2, nice=False, padding=8),
             axis=alt.Axis(values=sorted({*map(int, table["devices"])}), format=",d"),
         ),
         coloured("of", dict(zip(table["of"].unique(), cycle(style.HUES), strict=False))),
         tooltip=["of:N", "devices:Q", alt.Tooltip("days:Q", format=",.3~g")],
-    )  # fmt: skip
+    )
     scale = alt.Scale(type="log", nice=False, padding=8)
     return alt.layer(
         base.mark_line(point=True).encode(alt.Y("days:Q", title="days", scale=scale)),

@@ -115,14 +115,15 @@ def ratios(runs: pd.DataFrame, simulated: Collection[str] = ()) -> alt.TopLevelM
         .mark_point(filled=True, opacity=0.6, size=12)
         .encode(
             coloured("source", looks, legend=False),
-            alt.X("error:Q", title=what), row,
+            alt.X("error:Q", title=what),
+            row,
             alt.YOffset("spread:Q", scale=alt.Scale(domain=[-0.2, 1.2])),
             tooltip=["source:N", "label:N", alt.Tooltip("error:Q", format="+.1f")],
         ),
         half.mark_rule(strokeWidth=2, color=style.BLUE).encode(alt.X("low:Q", title=what), alt.X2("high")),
         half.mark_tick(thickness=2, size=14, color=style.RED).encode(alt.X("median:Q", title=what)),
         rule("x", 0),
-    ).properties(width=WIDTH, height=30 * len(sources))  # fmt: skip
+    ).properties(width=WIDTH, height=30 * len(sources))
 
 
 def scores_sheet(scores: pd.DataFrame) -> Sheet:

@@ -386,9 +386,10 @@ def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2:
     axis, title = alt.Axis(titleAnchor="start", titleAlign="right"), "area, mm² (the walk goes to the right)"
     area = alt.X("area:Q", title=title, axis=axis, scale=alt.Scale(reverse=True, zero=False))
     base = alt.Chart(table).encode(
-        area, alt.Y("samples_per_s:Q", title="samples/s", scale=alt.Scale(zero=False)),
+        area,
+        alt.Y("samples_per_s:Q", title="samples/s", scale=alt.Scale(zero=False)),
         tooltip=["architecture:N", "levels:N", "pes:Q", *(f"{name}:Q" for name in ("area", "samples_per_s"))],
-    )  # fmt: skip
+    )
     rings = base.transform_filter("isValid(datum.levels)")
     shades = alt.Scale(scheme="viridis", reverse=True)
     return alt.layer(

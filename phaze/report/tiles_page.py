@@ -74,9 +74,10 @@ class TilesPage:
         outcome, topology = self.outcome, self.outcome.carried.topology
         work = 100 * outcome.carried.work_s[: len(outcome.run.groups)] / outcome.time_s
         parts = {
-            "compute": work, "links": self.busy[outcome.traffic.links(topology)],
+            "compute": work,
+            "links": self.busy[outcome.traffic.links(topology)],
             "DRAM ports": self.busy[topology.buffers],
-        }  # fmt: skip
+        }
         shares = pd.DataFrame(
             [
                 (what, of, float(part(values)))

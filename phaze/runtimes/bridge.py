@@ -36,7 +36,8 @@ WITHOUT: dict[str, tuple[Plain, tuple[str, ...]]] = {
     "--expert-model-parallel-size": (1, ("model.expert_model_parallel_size",)),
     "--expert-tensor-parallel-size": (None, ("model.expert_tensor_parallel_size",)),
     "--use-distributed-optimizer": (
-        False, ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"),
+        False,
+        ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"),
     ),
     "--use-megatron-fsdp": (False, ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp")),
     STRATEGY: ("no_shard", ("ddp.data_parallel_sharding_strategy",)),
@@ -54,7 +55,7 @@ WITHOUT: dict[str, tuple[Plain, tuple[str, ...]]] = {
     "--overlap-param-gather": (False, ("ddp.overlap_param_gather",)),
     "--cross-entropy-loss-fusion": (False, ("model.cross_entropy_loss_fusion",)),
     "--no-bias-swiglu-fusion": (True, ("model.bias_activation_fusion",)),
-}  # fmt: skip
+}
 """Configuration fields set by each flag, and Megatron-LM's default for an absent flag."""
 PRECISION = {
     "--fp8-format": "fp8", "--fp8-recipe": "fp8_recipe", "--fp4-format": "fp4", "--fp4-recipe": "fp4_recipe",
@@ -62,10 +63,11 @@ PRECISION = {
 }  # fmt: skip
 """Fields of `MixedPrecisionConfig` that override `bf16_mixed`, by flag."""
 OVERLAP = {
-    "--tp-comm-overlap": "tp_comm_overlap", "--overlap-grad-reduce": "overlap_grad_reduce",
+    "--tp-comm-overlap": "tp_comm_overlap",
+    "--overlap-grad-reduce": "overlap_grad_reduce",
     "--overlap-param-gather": "overlap_param_gather",
     "--overlap-moe-expert-parallel-comm": "overlap_moe_expert_parallel_comm",
-}  # fmt: skip
+}
 """Fields of `CommOverlapConfig`, false if their flag is absent.
 
 Megatron-Bridge applies the data-parallel ones only with a distributed optimizer.

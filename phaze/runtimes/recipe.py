@@ -22,9 +22,10 @@ NAMELESS = ("name", "hyper_operators", "untimed", "key_value_heads", "head_size"
 """Model fields that do not distinguish runs; derived fields replace the last three in comparisons."""
 
 REMARKED = (
-    *(f"model.{where}_dropout" for where in ("residual", "attention", "embedding")), "model.position_count",
+    *(f"model.{where}_dropout" for where in ("residual", "attention", "embedding")),
+    "model.position_count",
     "model.scaled_rotary",
-)  # fmt: skip
+)
 """Fields that may differ between run and plan; both are then priced with the plan's value."""
 
 

@@ -223,9 +223,10 @@ Recompute and the compute format are objects in torchtitan, which `torchtitan_co
 
 
 DEFAULTS: Settings = {
-    **{name: usual for field in FIELDS for name, usual in field.usual.items()}, COMPILE: False,
+    **{name: usual for field in FIELDS for name, usual in field.usual.items()},
+    COMPILE: False,
     ASYNC_TP: False,
-}  # fmt: skip
+}
 """torchtitan's defaults for the settings that are read."""
 SIZES = {*IN_TOKENS, *(name for field in FIELDS for name in field.usual)} - {CHECKPOINT}
 """Settings of the layout and the batch; all job files recompute in some way."""

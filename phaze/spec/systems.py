@@ -26,9 +26,11 @@ from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.topology import MatrixFile
 
 STACKS: dict[Runtime, str] = {
-    "megatron": "megatron-core", "torchtitan": "torchtitan", "deepspeed": "megatron-deepspeed",
+    "megatron": "megatron-core",
+    "torchtitan": "torchtitan",
+    "deepspeed": "megatron-deepspeed",
     "maxtext": "maxtext",
-}  # fmt: skip
+}
 """Default software stack of each runtime, for systems whose own stack belongs to another runtime."""
 PEAK = "peak_flops_per_s"
 FIGURES = (PEAK, "hbm_gib", "hbm_bandwidth_bytes_per_s")

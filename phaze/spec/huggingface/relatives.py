@@ -36,9 +36,9 @@ from phaze.spec.huggingface.llama import (
     with_window,
 )
 
-_MULTIPLIERS = frozenset({
-    "attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"
-})  # fmt: skip
+_MULTIPLIERS = frozenset(
+    {"attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"}
+)
 _NORMS: Config = {**ROTARY, "qk_norm": "all", "norm_position": "output"}
 _ERNIE_HEAD = {"ernie4_5": 128}
 """Default head dimension by model type."""
