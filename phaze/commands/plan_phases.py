@@ -1,4 +1,4 @@
-"""Answer to a planning request in phases: the plan, the next best ones, and what takes longest."""
+"""Answer to a planning request in phases: the plan, the next best ones, bottlenecks, other planners."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from phaze.commands.plan_options import PlanOptions
     from phaze.formulas.piper.requests import PiperRequest
     from phaze.plan.answer.answer import TrainingPlanner
+    from phaze.plan.question import PlanQuestion
     from phaze.plan.search.planned import LayoutPlans
     from phaze.plan.search.search import LayoutSearch
     from phaze.plan.time_limit import TimeLimit
+    from phaze.spec.planner_rows import PlannerRow
     from phaze.spec.system import Device
     from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
 
@@ -58,8 +60,6 @@ class PlanPhases:
         self._limit = TimeLimit(self.options.seconds or inf)
         self._planner = TrainingPlanner(self.question, interval, self.options.gap, limit=self._limit)
         if self.options.planners:
-            from phaze.commands.planners import piper_request
-
             # Measured layers are checked before the search.
             with telling("plan"):
                 self._piper = piper_request(self._planner.expected, self.options)
@@ -146,8 +146,6 @@ class PlanPhases:
             explained = self._planner.explained(plans.plans[0], self.unlike)
             answer = answer.model_copy(update={"explained": explained})
         if self._piper is not None:
-            from phaze.commands.planners import planner_rows
-
             answer = answer.model_copy(update={"planners": planner_rows(self._piper, options)})
         return answer
 
@@ -180,3 +178,36 @@ class PlanPhases:
     @property
     def _device(self) -> Device:
         return self._planner.stored.stored_machine().device
+
+
+def piper_request(question: PlanQuestion, options: PlanOptions) -> PiperRequest:
+    """Input of Piper's planner, with measured layers if there are any; writes its layers if requested."""
+    from phaze.base.files import write_text
+    from phaze.formulas.piper.requests import PiperRequest
+    from phaze.formulas.piper.timings import check_timings, read_timings, timings_text
+
+    request = PiperRequest(question)
+    if options.layers is not None:
+        timings = read_timings(options.layers)
+        check_timings(timings, request, options.layers)
+        request = PiperRequest(question, timings)
+    if options.write_layers is not None:
+        write_text(options.write_layers, timings_text(request.timings))
+    return request
+
+
+def planner_rows(request: PiperRequest, options: PlanOptions) -> tuple[PlannerRow, ...]:
+    """Plans of all planners; writes Piper's input and its table of times if requested."""
+    from phaze.base.files import write_text
+    from phaze.formulas.dynamic_programs import DynamicPrograms
+    from phaze.formulas.piper.instance import write_instance
+    from phaze.formulas.piper.table import table_text
+
+    if options.table and options.out is not None:
+        write_text(options.out, table_text(request))
+    if options.write_input is not None:
+        if request.best is None:
+            tell(f"plan: {options.write_input} was not written: Piper has no plan")
+        else:
+            write_instance(options.write_input, request.best.layers, request.best.cluster)
+    return tuple(DynamicPrograms(request.question, request).rows())
