@@ -22,8 +22,7 @@ from phaze.cost.network.device_networks import DeviceNetwork, complete_network
 from phaze.cost.network.fabric import network_of
 from phaze.cost.network.topologies import hops_of_grid, make_network
 from phaze.spec.files import within
-from phaze.spec.links import is_link_table, read_links
-from phaze.spec.network import Matrix, read_bandwidths
+from phaze.spec.network import Matrix, is_link_table, read_bandwidths, read_links
 from phaze.spec.noun import describe
 from phaze.spec.plain import read_json, read_yaml
 from phaze.spec.system import Cluster
