@@ -11,14 +11,16 @@ from phaze.search.front import find_front, spaces_of
 COLUMNS = ["architecture", "hbm_gib", "layout", "recompute", "lower_s", "lower_j"]
 
 
-class Space(TypedDict):
+class FrontSpace(TypedDict):
     """Area limits of the fronts, and the minimum area as a share of the limit."""
 
     area_limits: list[float | dict[str, object]]
     minimum_area_share: float | None
 
 
-def main(files: dict[str, list[str]], outputs: dict[str, str], *, problem: Problem, space: Space) -> None:
+def main(
+    files: dict[str, list[str]], outputs: dict[str, str], *, problem: Problem, space: FrontSpace
+) -> None:
     """Read the screens of all points and shards, and write the front and all placements evaluated for it."""
     limits_um2 = [area_limit_um2(limit, problem.technology) for limit in space["area_limits"]]
     chips = tables.Architectures.searched(tables.Architectures.load(*files["architectures"]))
