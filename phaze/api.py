@@ -369,7 +369,8 @@ def compare(
 def place(model: str, gpus: str | None = None, **options: Unpack[PlaceFields]) -> PlacedModel:
     """Place a model on a cluster of a given accelerator, as `phaze place --model` does."""
     needs("pandas", "pyarrow", "pyomo")
-    from phaze.commands.place import PlaceOptions, described_placement
+    from phaze.commands.place import described_placement
+    from phaze.commands.place_options import PlaceOptions
     from phaze.commands.requests import refuse_unknown, request_of
 
     refuse_unknown("place", options, get_type_hints(PlaceFields))

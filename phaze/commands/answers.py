@@ -43,7 +43,7 @@ from phaze.workload.models import extract_workload
 from phaze.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from phaze.commands.place import PlaceOptions
+    from phaze.commands.place_options import PlaceOptions
 
 Described = dict[str, object]
 SECONDS_PER_DAY = 86400.0

@@ -24,7 +24,7 @@ from phaze.spec.systems import chip_path, load_system_of
 from phaze.tables.columns import layout_of
 
 if TYPE_CHECKING:
-    from phaze.commands.place import PlaceOptions
+    from phaze.commands.place_options import PlaceOptions
     from phaze.commands.tables import Row
 
 BUILT = "tpu-v4-as-built"

@@ -15,7 +15,7 @@ import pytest
 import phaze
 from phaze import api
 from phaze.commands.emit import ReadOptions
-from phaze.commands.place import PlaceOptions
+from phaze.commands.place_options import PlaceOptions
 from phaze.commands.plan_options import PlannersOptions, PlanOptions
 from phaze.formulas.piper.choices import PiperChoices
 from phaze.spec.documents import read_as
