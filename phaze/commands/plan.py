@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from math import gcd, prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,9 +48,11 @@ def plan(request: PlanOptions) -> None:
         failures = () if request.mtbf_hours is None else (request.checkpoint_s, request.restart_s)
         if not request.as_json and None in (request.sequence, request.global_batch, *failures):
             typer.echo(_defaults(phases[0].question, request))
-        _write_page(answers, request.page, request.runtime)
-    if answers[0].format == "phaze-no-plan":
-        _tell_unwritten(request.out, request.write_input)
+        if all(answer.format == "phaze-no-plan" for answer in answers):
+            for out in filter(None, (request.page, request.out, request.write_input)):
+                typer.echo(f"plan: {out} was not written: there is no plan", err=True)
+        elif request.page is not None:
+            _write_page(answers, request.page, request.runtime)
     if any(phase.interrupted for phase in phases):
         raise typer.Exit(INTERRUPTED)
     plans = [answer for answer in answers if answer.format == "phaze-plan"]
@@ -63,13 +66,13 @@ def prepared(request: PlanOptions, *, prints: bool) -> list[PlanPhases]:
     `prints` lets the answer to a single request be printed in phases. Raises PhazeError for invalid options.
     """
     named, number = options.cluster("plan", request.gpus, request.system, request.devices, request.nodes)
+    options.refuse_unless_positive("plan", seconds=request.seconds)
     outs = (request.out, request.page, request.write_layers, request.write_input)
     refuse_outputs(*outs, reads=(request.model, named, request.stack, request.layers))
     if request.page is not None and request.page.suffix.lower() not in (".html", ".htm"):
         raise PhazeError(f"plan: --page {request.page}: must end in .html")
     if request.page is not None:
         needs("altair", "pandas")
-    options.refuse_unless_positive("plan", seconds=request.seconds)
     run = _training_run(request)
     unlike = _fixable("--explain", request.explain)
     questions = _questions(request, named, number)
@@ -83,12 +86,6 @@ def prepared(request: PlanOptions, *, prints: bool) -> list[PlanPhases]:
     if least is not None:
         questions = [questions[0].model_copy(update={"devices": least.devices})]
     return [PlanPhases(question, request, run, unlike, least, prints=alone) for question in questions]
-
-
-def _tell_unwritten(*outs: Path | None) -> None:
-    """Name the requested files that are not written without a plan, on standard error."""
-    for out in filter(None, outs):
-        typer.echo(f"plan: {out} was not written: there is no plan", err=True)
 
 
 def _training_run(request: RunFields) -> AskedRun | None:
@@ -255,20 +252,14 @@ def json_of(answers: Sequence[TrainingPlan | UnfitPlan]) -> str:
     return json.dumps(rows, indent=1) + "\n"
 
 
-def _write_page(
-    answers: list[TrainingPlan | UnfitPlan], page: Path | None, runtime: RuntimeOption | None
-) -> None:
-    """Write the HTML page of the answers, unless there is no plan."""
-    if page is None:
-        return
-    if all(answer.format == "phaze-no-plan" for answer in answers):
-        typer.echo(f"plan: {page} was not written: there is no plan", err=True)
-        return
+def _write_page(answers: list[TrainingPlan | UnfitPlan], page: Path, runtime: RuntimeOption | None) -> None:
+    """Write the HTML page of the answers."""
     from phaze.base.files import write_text
     from phaze.report.plan_page import plan_page
 
+    settings = partial(settings_for, runtime=runtime)
     with telling("plan"):
-        text = plan_page(answers, lambda plan: settings_for(plan, runtime)).page
+        text = plan_page(answers, settings).page
     write_text(page, text)
 
 
