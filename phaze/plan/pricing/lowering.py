@@ -101,7 +101,7 @@ def lowered_plan(
     """
     lowering = Lowering(training, machine)
     counts = [None] * len(cuts) if recomputed is None else [*recomputed]
-    stages = [lowering.stage(*content) for content in zip(cuts, layouts, counts, strict=True)]
+    stages = lowering.stages(zip(cuts, layouts, counts, strict=True))
     return lowering.plan(stages, training.schedule)
 
 
@@ -308,6 +308,20 @@ class Lowering:
         way_s = states_bytes / host_bytes_per_s(self.machine)
         # Both directions: back before the update, away during the next batch as far as passes cover it.
         return way_s + max(way_s - passes_s * layout.microbatches(self.training.global_batch), 0.0)
+
+    def stages(self, contents: Iterable[tuple[range, Layout, int | None]]) -> list[Stage]:
+        """Build stages from their layers, layout and number of recomputed blocks; see `stage`."""
+        # Most stages of a pipeline have the same layers, and differ only by their places.
+        by_layers: dict[tuple[tuple[str, ...], bool, Layout, int | None], Stage] = {}
+        stages = []
+        for cut, layout, recomputed in contents:
+            order = self.layers(layout).workload.order
+            at_end = cut.start == 0 or cut.stop == len(order)
+            key = (*order[cut.start : cut.stop],), at_end, layout, recomputed
+            if key not in by_layers:
+                by_layers[key] = self.stage(cut, layout, recomputed)
+            stages.append(replace(by_layers[key], first_layer=cut.start, last_layer=cut.stop - 1))
+        return stages
 
     def stage(self, cut: range, layout: Layout, recomputed: int | None = None) -> Stage:
         """Build the stage with the layers of `cut` under a layout.

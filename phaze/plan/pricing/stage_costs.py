@@ -50,7 +50,7 @@ def pipeline_of(
     """Build a plan's pipeline for simulation; stage costs are computed unless they are given."""
     groups = [stage.layout for stage in plan.stages[: plan.depth]]
     if costs is None:
-        costs = [stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))]
+        costs = _stage_costs(plan, machine, tensors)
     return Pipeline(
         tuple(costs),
         plan.microbatches,
@@ -63,6 +63,22 @@ def pipeline_of(
         overlap_sync=plan.execution.overlap_sync > 0,
         early_recompute=plan.execution.early_recompute,
     )
+
+
+def _stage_costs(plan: Plan, machine: Machine, tensors: Tensors) -> list[StageCost]:
+    """Costs of all stages of a plan; stages that differ only by their places are computed once."""
+    by_key: dict[tuple[Stage, float, float, int], StageCost] = {}
+    costs, streams = [], SCHEDULES[plan.schedule].streams
+    for q, stage in enumerate(plan.stages):
+        # Beyond its content the cost of a stage depends on its neighbours' messages, on whether it is the
+        # first one, and on the distance of its copy in schedules where microbatches enter at both ends.
+        first = min(stage.first_layer, 1)
+        moved = replace(stage, first_layer=first, last_layer=first + stage.layers - 1)
+        key = moved, *_messages_bytes(plan, q, tensors), q if streams > 1 else 0
+        if key not in by_key:
+            by_key[key] = stage_cost(plan, machine, q, tensors)
+        costs.append(by_key[key])
+    return costs
 
 
 def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -> StageCost:
@@ -308,6 +324,14 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[fl
 
 def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tuple[float, float]:
     """Transfer time of activations to the next stage, and of gradients to the previous one."""
+    sent, returned = _messages_bytes(plan, q, tensors)
+    layout = plan.stages[q].layout
+    execution = plan.execution
+    return send_s(execution, machine, layout, sent), send_s(execution, machine, layout, returned)
+
+
+def _messages_bytes(plan: Plan, q: int, tensors: Tensors) -> tuple[float, float]:
+    """Bytes of activations sent to the next stage, and of gradients returned to the previous one."""
     sent, returned = 0.0, 0.0
     if q + 1 < len(plan.stages):
         later = plan.stages[q + 1]
@@ -315,9 +339,7 @@ def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tupl
     if q > 0:
         earlier = plan.stages[q - 1]
         returned = earlier.departing_bytes if tensors == "all" else earlier.longest_departing_bytes
-    layout = plan.stages[q].layout
-    execution = plan.execution
-    return send_s(execution, machine, layout, sent), send_s(execution, machine, layout, returned)
+    return sent, returned
 
 
 def send_s(execution: Execution, machine: Machine, layout: Layout, size_bytes: float) -> float:
