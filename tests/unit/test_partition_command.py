@@ -55,11 +55,15 @@ def test_devices_alone_are_searched(graph: Path) -> None:
 
 def test_devices_that_a_given_shape_leaves_idle_are_named(graph: Path) -> None:
     shape = ("--stages", "1", "--replicas", "2")
-    message = (
-        "partition: --stages 1 and --replicas 2 use 2 of 8 devices; leave out one of the two to use all\n"
-    )
-    assert invoke("partition", graph, *shape, "--devices", "8").stderr == message
-    assert invoke("partition", graph, *shape, "--devices", "2").stderr == ""
+    message = "partition: --stages 1 and --replicas 2 use 2 of 8 devices; leave out one of the two to use all"
+    assert message in invoke("partition", graph, *shape, "--devices", "8").stderr
+    assert "leave out" not in invoke("partition", graph, *shape, "--devices", "2").stderr
+
+
+def test_a_graph_with_its_own_times_takes_no_system_by_the_name_that_was_given(graph: Path) -> None:
+    for option, value in (("--gpus", "4xh100"), ("--system", "h100"), ("--sequence", "8")):
+        message = f"partition: {option} applies to models only; a graph file already has times and sizes"
+        assert_refused(message, "partition", graph, "--stages", "2", option, value)
 
 
 def test_others_can_be_compared(graph: Path) -> None:

@@ -358,11 +358,13 @@ def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
     model: str, tmp_path: Path, project_root: Path
 ) -> None:
     path = system_of_small_devices(tmp_path, project_root, hbm_gib=0.0002)
-    out = tmp_path / "plan.json"
+    out, page = tmp_path / "plan.json", tmp_path / "plan.html"
     options = ("--system", path, "--devices", "8", "--global-batch", "16", "-o", str(out))
-    result = invoke("plan", model, *options)
+    result = invoke("plan", model, *options, "--page", str(page))
     assert result.exit_code == 3
-    assert not out.exists()
+    for unwritten in (page, out):
+        assert not unwritten.exists()
+        assert f"plan: {unwritten} was not written: there is no plan\n" in result.stderr
     said = " ".join(result.stdout.split())
     words = ("comes closest lacks", "closest, with equal stages:", "optimizer", "do not fit, ")
     assert all(word in said for word in words)
