@@ -24,26 +24,6 @@ from phaze.partition.weights import NONE, ROUNDING, Predecessors, Weights, quoti
 from phaze.workload.operator_graphs import OperatorGraph
 
 
-def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> Ints | None:
-    """Stage of each node (n,) in the best partition into intervals; None if none fits in memory.
-
-    `overlapped`: messages overlap with computation, and memory is ignored.
-    """
-    values, choices = _intervals(
-        weights.compute_s,
-        weights.memory_bytes,
-        weights.predecessors,
-        _sent(weights),
-        weights.seconds_per_byte,
-        np.inf if overlapped else weights.limit_bytes * (1 + ROUNDING),
-        stages,
-        overlapped,
-    )
-    if not np.isfinite(values[stages, len(weights)]):
-        return None
-    return _stages_of(choices, stages, len(weights))
-
-
 class StagePaces(NamedTuple):
     """Speed of the devices and links of S stages in order."""
 
@@ -55,22 +35,34 @@ class StagePaces(NamedTuple):
     """Round-trip latency of the same links, (S + 1,)."""
 
 
-def cut_at_paces(weights: Weights, paces: StagePaces) -> Ints | None:
+def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> Ints | None:
+    """Stage of each node (n,) in the best partition into intervals; None if none fits in memory.
+
+    `overlapped`: messages overlap with computation, and memory is ignored.
+    """
+    links = np.full(stages + 1, weights.seconds_per_byte)
+    return cut_at_paces(
+        weights, StagePaces(np.ones(stages), links, np.zeros(stages + 1)), overlapped=overlapped
+    )
+
+
+def cut_at_paces(weights: Weights, paces: StagePaces, *, overlapped: bool = False) -> Ints | None:
     """Stage of each node (n,) in the best partition into intervals for devices and links of several speeds.
 
     Minimises the longest stage time, with the messages of a stage on the links to its neighbours. None if no
-    partition fits in memory.
+    partition fits in memory. `overlapped`: messages overlap with computation, and memory is ignored.
     """
-    values, choices = _paced_intervals(
+    values, choices = _intervals(
         weights.compute_s,
         weights.memory_bytes,
         weights.predecessors,
         _sent(weights),
         paces,
-        weights.limit_bytes * (1 + ROUNDING),
+        np.inf if overlapped else weights.limit_bytes * (1 + ROUNDING),
+        overlapped,
     )
     stages = len(paces.slowness)
-    if not np.isfinite(values[stages, len(weights)]):
+    if not np.isfinite(values[len(weights), stages]):
         return None
     return _stages_of(choices, stages, len(weights))
 
@@ -79,7 +71,7 @@ def _stages_of(choices: Ints, stages: int, nodes: int) -> Ints:
     """Stage of each node (n,), from the best last cut of every prefix."""
     ends = [nodes]
     for s in range(stages, 0, -1):
-        ends.append(int(choices[s, ends[-1]]))
+        ends.append(int(choices[ends[-1], s]))
     return np.repeat(np.arange(stages), np.diff(ends[::-1]))
 
 
@@ -134,57 +126,21 @@ def _intervals(
     memory: Floats,
     predecessors: Predecessors,
     sent: Floats,
-    seconds_per_byte: float,
-    most_memory: float,
-    stages: int,
-    overlapped: bool,
-) -> tuple[Floats, Ints]:
-    """Minimum bottleneck time T[s, j] of the first j nodes in s stages, and the best last cut i.
-
-    `sent` are the bytes that cross each cut of the order, (n + 1,).
-    """
-    first, source, size = predecessors
-    n = len(compute)
-    value, choice = np.full((stages + 1, n + 1), np.inf), np.full((stages + 1, n + 1), NONE, np.int64)
-    value[0, 0] = 0.0
-    for i in range(n):
-        time, stored, passing = 0.0, 0.0, sent[i]
-        for j in range(i + 1, n + 1):
-            time += compute[j - 1]
-            stored += memory[j - 1]
-            for e in range(first[j - 1], first[j]):
-                if source[e] < i:
-                    passing -= size[e]
-            over = sent[i] + sent[j] - 2.0 * passing
-            cost = max(time, seconds_per_byte * sent[j]) if overlapped else time + seconds_per_byte * over
-            if stored + over > most_memory:
-                continue
-            if time >= value[stages, n]:
-                break
-            for s in range(1, min(stages, j) + 1):
-                reached = max(value[s - 1, i], cost)
-                if reached < value[s, j]:
-                    value[s, j], choice[s, j] = reached, i
-    return value, choice
-
-
-@njit
-def _paced_intervals(
-    compute: Floats,
-    memory: Floats,
-    predecessors: Predecessors,
-    sent: Floats,
     paces: StagePaces,
     most_memory: float,
+    overlapped: bool,
 ) -> tuple[Floats, Ints]:
-    """Minimum bottleneck time T[s, j] of the first j nodes in s stages, and the best last cut i.
+    """Minimum bottleneck time T[j, s] of the first j nodes in s stages, and the best last cut i.
 
     `sent` are the bytes that cross each cut of the order, (n + 1,).
     """
+    slowness, seconds_per_byte, waits_s = paces
     first, source, size = predecessors
-    n, stages = len(compute), len(paces.slowness)
-    value, choice = np.full((stages + 1, n + 1), np.inf), np.full((stages + 1, n + 1), NONE, np.int64)
+    n, stages, fastest = len(compute), len(slowness), slowness.min()
+    value, choice = np.full((n + 1, stages + 1), np.inf), np.full((n + 1, stages + 1), NONE, np.int64)
     value[0, 0] = 0.0
+    both_s, after_s = waits_s[:-1] + waits_s[1:], waits_s[1:]
+    enters_s, leaves_s = seconds_per_byte[:-1], seconds_per_byte[1:]
     for i in range(n):
         time, stored, passing = 0.0, 0.0, sent[i]
         for j in range(i + 1, n + 1):
@@ -197,10 +153,17 @@ def _paced_intervals(
             enters, leaves = sent[i] - passing, sent[j] - passing
             if stored + enters + leaves > most_memory:
                 continue
-            for s in range(1, min(stages, j) + 1):
-                cost = time * paces.slowness[s - 1] + paces.waits_s[s - 1] + paces.waits_s[s]
-                cost += enters * paces.seconds_per_byte[s - 1] + leaves * paces.seconds_per_byte[s]
-                reached = max(value[s - 1, i], cost)
-                if reached < value[s, j]:
-                    value[s, j], choice[s, j] = reached, i
+            # Longer stages only take longer, and a partition as fast is there already.
+            if time * fastest >= value[n, stages]:
+                break
+            before, reached, cut = value[i], value[j], choice[j]
+            for s in range(min(stages, j)):
+                busy = time * slowness[s]
+                if overlapped:
+                    cost = max(busy, after_s[s] + leaves_s[s] * sent[j])
+                else:
+                    cost = busy + both_s[s] + enters * enters_s[s] + leaves * leaves_s[s]
+                longest = max(before[s], cost)
+                if longest < reached[s + 1]:
+                    reached[s + 1], cut[s + 1] = longest, i
     return value, choice
