@@ -51,7 +51,7 @@ def profile_module(
 
     Raises PhazeError if the module cannot be created, exported or run.
     """
-    kinds = tuple((one.kind, one.shape) for one in inputs)
+    kinds = tuple((tensor.kind, tensor.shape) for tensor in inputs)
     module = _tried(path, "cannot be created", lambda: created(path, torch.device(device)))
     arguments = _tried(path, "cannot get inputs", lambda: examples(module, kinds, microbatch))
     program = _tried(path, "cannot be traced by torch.export", lambda: exported(module, arguments))

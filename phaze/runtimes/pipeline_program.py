@@ -17,7 +17,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import statistics
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,6 +40,8 @@ MAP: tuple[tuple[int, ...], ...] = ()
 # end of the plan
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+WARM = 2
+"""Number of first steps whose times do not count."""
 Operators = dict[str, list[fx.Node]]
 """Nodes of every operator by name: a call, and the selections from its outputs."""
 Batch = tuple[tuple[torch.Tensor, ...], torch.Tensor]
@@ -46,7 +50,7 @@ Batch = tuple[tuple[torch.Tensor, ...], torch.Tensor]
 
 def attribute(path: str, name: str | None = None) -> object:
     """Attribute of a Python file, given as FILE:NAME, or another one of the same file; this runs the file."""
-    file, _, given = path.rpartition(":")
+    file, _, default = path.rpartition(":")
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
     if spec is None or spec.loader is None or not Path(file).is_file():
         raise FileNotFoundError(f"{file}: is not a Python file")
@@ -55,9 +59,9 @@ def attribute(path: str, name: str | None = None) -> object:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
-    if not hasattr(module, name or given):
-        raise AttributeError(f"{file}: {name or given}: is missing; define it")
-    outcome: object = getattr(module, name or given)
+    if not hasattr(module, name or default):
+        raise AttributeError(f"{file}: {name or default}: is missing; define it")
+    outcome: object = getattr(module, name or default)
     return outcome
 
 
@@ -90,16 +94,17 @@ def examples(
 
 def exported(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> fx.GraphModule:
     """Graph of a module's operators, which shares its parameters and changes nothing in place."""
-    program = torch.export.export(module, inputs, strict=False).run_decompositions({})
-    graph_module: fx.GraphModule = program.module()
-    for node in list(graph_module.graph.nodes):
+    program: fx.GraphModule = (
+        torch.export.export(module, inputs, strict=False).run_decompositions({}).module()
+    )
+    for node in list(program.graph.nodes):
         # Checks of the input shapes, which no stage after the first one could make.
         if node.op == "call_module":
-            graph_module.graph.erase_node(node)
+            program.graph.erase_node(node)
         # Tensors arrive at a stage in order of their elements, which a view of other strides cannot read.
         elif node.target is torch.ops.aten.view.default:
             node.target = torch.ops.aten.reshape.default
-    return graph_module
+    return program
 
 
 def operators_of(graph: fx.Graph) -> Operators:
@@ -157,16 +162,16 @@ def carried(graph: fx.Graph, stage_of: Mapping[fx.Node, int], stages: int) -> li
     ]
 
 
-def with_gradients(whole: fx.GraphModule) -> set[fx.Node]:
+def with_gradients(program: fx.GraphModule) -> set[fx.Node]:
     """Nodes whose tensors gradients reach: real numbers that depend on a parameter."""
-    parameters = dict(whole.named_parameters(remove_duplicate=False))
+    parameters = dict(program.named_parameters(remove_duplicate=False))
     reached: set[fx.Node] = set()
-    for node in whole.graph.nodes:
+    for node in program.graph.nodes:
         if node.op == "get_attr":
             is_reached = str(node.target) in parameters and parameters[str(node.target)].requires_grad
         else:
-            made = node.meta.get("val")
-            is_real = not isinstance(made, torch.Tensor) or made.is_floating_point()
+            tensor = node.meta.get("val")
+            is_real = not isinstance(tensor, torch.Tensor) or tensor.is_floating_point()
             is_reached = (
                 is_real
                 and "detach" not in str(node.target)
@@ -179,20 +184,20 @@ def with_gradients(whole: fx.GraphModule) -> set[fx.Node]:
 
 def border(nodes: list[fx.Node], reached: set[fx.Node], device: torch.device) -> tuple[torch.Tensor, ...]:
     """Tensors like those that pass between two stages, so that the stages need not run to find them out."""
-    values = [node.meta["val"] for node in nodes]
+    traced = ((node, node.meta["val"]) for node in nodes)
     return tuple(
-        torch.empty(tuple(made.shape), dtype=made.dtype, device=device).requires_grad_(node in reached)
-        for node, made in zip(nodes, values, strict=True)
+        torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device=device).requires_grad_(node in reached)
+        for node, tensor in traced
     )
 
 
 def stage_module(
-    whole: fx.GraphModule, stage_of: Mapping[fx.Node, int], stages: int, stage: int
+    program: fx.GraphModule, stage_of: Mapping[fx.Node, int], stages: int, stage: int
 ) -> fx.GraphModule:
     """Operators of one stage: reads the tensors of the stage before, returns those for the next one."""
-    borders = carried(whole.graph, stage_of, stages)
+    borders = carried(program.graph, stage_of, stages)
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    inputs = borders[stage - 1] if stage else [n for n in whole.graph.nodes if n.op == "placeholder"]
+    inputs = borders[stage - 1] if stage else [n for n in program.graph.nodes if n.op == "placeholder"]
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
 
@@ -201,7 +206,7 @@ def stage_module(
             copies[node] = graph.get_attr(str(node.target))
         return copies[node]
 
-    for node in whole.graph.nodes:
+    for node in program.graph.nodes:
         if node.op == "call_function" and stage_of[node] == stage:
             for source in node.all_input_nodes:
                 copy_of(source)
@@ -210,18 +215,18 @@ def stage_module(
         contiguous = torch.ops.aten.contiguous.default
         graph.output(tuple(graph.call_function(contiguous, (copies[node],)) for node in borders[stage]))
     else:
-        outputs = tuple(copy_of(node) for node in results_of(whole.graph))
+        outputs = tuple(copy_of(node) for node in results_of(program.graph))
         graph.output(outputs[0] if len(outputs) == 1 else outputs)
-    return fx.GraphModule(whole, graph)
+    return fx.GraphModule(program, graph)
 
 
 def shared_parameters(
-    whole: fx.GraphModule, stage_of: Mapping[fx.Node, int]
+    program: fx.GraphModule, stage_of: Mapping[fx.Node, int]
 ) -> Iterator[tuple[nn.Parameter, set[int]]]:
     """Yield the parameters that operators of several stages read, with these stages."""
     readers: dict[nn.Parameter, set[int]] = {}
-    parameters = dict(whole.named_parameters(remove_duplicate=False))
-    for node in whole.graph.nodes:
+    parameters = dict(program.named_parameters(remove_duplicate=False))
+    for node in program.graph.nodes:
         if node.op == "get_attr" and str(node.target) in parameters:
             readers.setdefault(parameters[str(node.target)], set()).update(
                 stage_of[user] for user in node.users
@@ -241,7 +246,7 @@ def differences_of(
 ) -> list[float]:
     """Largest difference from the whole module of the loss, and of the gradient of each parameter of a part.
 
-    Afterwards the parameters have the gradients of the part again.
+    Afterwards the parameters of the part have the pipeline's gradients, and all others the module's.
     """
     gradients = {parameter: parameter.grad for parameter in part.parameters()}
     module.zero_grad()
@@ -263,7 +268,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b", help="order of passes (1f1b)")
     parser.add_argument("--steps", type=int, default=10, help="training steps (10)")
     parser.add_argument("--learning-rate", type=float, default=0.01, help="of SGD (0.01)")
-    parser.add_argument("--check", action="store_true", help="compare a step with the whole module, and end")
+    parser.add_argument("--check", action="store_true", help="compare every step with the whole module")
     options = parser.parse_args()
     needed, processes = 1 + max(map(max, MAP)), int(os.environ.get("WORLD_SIZE", "0"))
     if processes < needed:
@@ -294,15 +299,15 @@ class Worker:
         rings = [dist.new_group([r * stages + s for r in range(replicas)]) for s in range(stages)]
         self.pipeline, self.ring = pipelines[replica], rings[stage]
         self.module = created(MODULE, self.device)
-        whole = exported(self.module, examples(self.module, INPUTS, MICROBATCH))
-        stage_of = stage_of_nodes(whole.graph, STAGES, operators_of(whole.graph))
-        self.part = stage_module(whole, stage_of, stages, stage)
-        self.shared = list(shared_parameters(whole, stage_of))
-        inner, reached = carried(whole.graph, stage_of, stages), with_gradients(whole)
+        program = exported(self.module, examples(self.module, INPUTS, MICROBATCH))
+        stage_of = stage_of_nodes(program.graph, STAGES, operators_of(program.graph))
+        self.part = stage_module(program, stage_of, stages, stage)
+        self.shared = list(shared_parameters(program, stage_of))
+        inner, reached = carried(program.graph, stage_of, stages), with_gradients(program)
         borders = [
-            [node for node in whole.graph.nodes if node.op == "placeholder"],
+            [node for node in program.graph.nodes if node.op == "placeholder"],
             *inner,
-            results_of(whole.graph),
+            results_of(program.graph),
         ]
         ends = (border(nodes, reached, self.device) for nodes in borders[stage : stage + 2])
         pipeline_stage = PipelineStage(self.part, stage, stages, self.device, *ends, group=self.pipeline)
@@ -348,23 +353,31 @@ class Worker:
 
 
 def main() -> None:
-    """Train the module, or compare one step with the whole module."""
-    options, this = parsed(), int(os.environ["RANK"])
-    places = {device: (s, r) for s, devices in enumerate(MAP) for r, device in enumerate(devices)}
-    if this not in places:
+    """Train the module, and compare every step with the whole module if asked to."""
+    options, device = parsed(), int(os.environ["RANK"])
+    positions = {device: (s, r) for s, devices in enumerate(MAP) for r, device in enumerate(devices)}
+    if device not in positions:
         return
-    worker = Worker(*places[this], options.schedule)
+    worker = Worker(*positions[device], options.schedule)
     if worker.prints and any(isinstance(part, _BatchNorm) for part in worker.module.modules()):
         print("batch norm is frozen: it uses its running statistics")
-    optimizer = torch.optim.SGD(worker.part.parameters(), lr=options.learning_rate)
-    for step in range(1 if options.check else options.steps):
+    # To compare later steps as well, every process also trains the other stages, with the whole module.
+    trained = worker.module if options.check else worker.part
+    optimizer = torch.optim.SGD(trained.parameters(), lr=options.learning_rate)
+    times_s: list[float] = []
+    for step in range(options.steps):
         batches = worker.batches(step)
         optimizer.zero_grad()
+        dist.barrier()
+        start = time.perf_counter()
         mean = worker.step(batches[worker.replica])
+        times_s.append(time.perf_counter() - start)
         remark = f", {worker.check(batches, mean)}" if options.check else ""
         optimizer.step()
         if worker.prints:
             print(f"step {step}, {options.schedule}: loss {float(mean):.6g}{remark}", flush=True)
+    if worker.prints and len(times_s) > WARM:
+        print(f"median time of forward and backward passes: {statistics.median(times_s[WARM:]):.4g} s")
     dist.destroy_process_group()
 
 

@@ -37,17 +37,17 @@ def pipeline_program(stages: StoredStages, mapping: StoredMapping, stages_file: 
             f"map these stages: phaze map {stages_file} --topology FILE -o {map_file}",
         )
     program = files("phaze.runtimes").joinpath("pipeline_program.py").read_text(encoding="utf-8")
-    before, _, rest = program.partition(BEGIN)
+    before, _, constants_and_code = program.partition(BEGIN)
     constants = {
         "MODULE": profiled.module,
         "MICROBATCH": settings.microbatch,
         "MICROBATCHES": stages.microbatches,
-        "INPUTS": tuple((one.kind, one.shape) for one in profiled.inputs),
+        "INPUTS": tuple((tensor.kind, tensor.shape) for tensor in profiled.inputs),
         "STAGES": tuple(stage.operators for stage in stages.stages),
         "MAP": mapping.mapping,
     }
     lines = "".join(f"{name} = {_literal(content)}\n" for name, content in constants.items())
-    return before + BEGIN + lines + END + rest.partition(END)[2]
+    return before + BEGIN + lines + END + constants_and_code.partition(END)[2]
 
 
 def _literal(content: object) -> str:

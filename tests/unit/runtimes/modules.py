@@ -71,3 +71,40 @@ def loss(output, target):
 def batch(samples):
     return (torch.randn(samples, 3, 16, 16, dtype=torch.float64),), torch.randint(0, 10, (samples,))
 """
+
+ENCODER_DECODER = """
+import torch
+from torch import nn
+
+
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        sizes = {"d_model": 16, "nhead": 2, "dim_feedforward": 32, "dropout": 0.0, "batch_first": True}
+        self.source, self.target = nn.Embedding(40, 16), nn.Embedding(50, 16)
+        self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(**sizes) for _ in range(2))
+        self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(**sizes) for _ in range(3))
+        self.head = nn.Linear(16, 50)
+
+    def forward(self, source, target):
+        memory, rows = self.source(source), self.target(target)
+        for layer in self.encoder:
+            memory = layer(memory)
+        later = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=target.device).triu(1)
+        for layer in self.decoder:
+            rows = layer(rows, memory, tgt_mask=later)
+        return self.head(rows)
+
+
+def make():
+    return Translator().double()
+
+
+def loss(output, target):
+    return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+def batch(samples):
+    source, target = torch.randint(0, 40, (samples, 6)), torch.randint(0, 50, (samples, 9))
+    return (source, target[:, :-1]), target[:, 1:]
+"""

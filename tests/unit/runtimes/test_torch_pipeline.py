@@ -13,13 +13,13 @@ import pytest
 from phaze.spec.documents import read_as
 from phaze.spec.operators import StoredOperators
 from tests.commands import assert_refused, invoke
-from tests.unit.runtimes.modules import RESNET, TRANSFORMER
+from tests.unit.runtimes.modules import ENCODER_DECODER, RESNET, TRANSFORMER
 
 needs_torch = pytest.mark.skipif(
     find_spec("torch") is None, reason="PyTorch is not installed; make runtimes has it"
 )
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch.export in itself
-PARAMETERS = {"resnet": 26, "transformer": 2 + 36}
+PARAMETERS = {"encoder_decoder": 4 + 2 * 12 + 3 * 18, "resnet": 26, "transformer": 2 + 36}
 """Gradients that all stages have, counting the tied embedding in both of its stages."""
 BRANCHING = """
 import torch
@@ -29,6 +29,14 @@ class Branching(torch.nn.Linear):
 def make():
     return Branching(2, 2)
 """
+UNSOLVABLE = """
+import torch
+class Unsolvable(torch.nn.Linear):
+    def forward(self, rows):
+        return torch.linalg.cholesky(-self.weight.T @ self.weight) @ rows.T
+def make():
+    return Unsolvable(4, 4)
+"""
 
 
 @pytest.fixture(name="folder")
@@ -36,6 +44,7 @@ def folder_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in a folder with the modules and a network of four devices."""
     (tmp_path / "transformer.py").write_text(TRANSFORMER)
     (tmp_path / "resnet.py").write_text(RESNET)
+    (tmp_path / "encoder_decoder.py").write_text(ENCODER_DECODER)
     pairs = [(a, b) for a in range(4) for b in range(4) if a != b]
     rows = "".join(f"{a},{b},1e-5,{1e8 * (1 + a + b)}\n" for a, b in pairs)
     (tmp_path / "links.csv").write_text("source,target,latency_s,bandwidth_bytes_per_s\n" + rows)
@@ -43,8 +52,9 @@ def folder_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def profiled(model: str, shape: str) -> StoredOperators:
-    invoke(f"profile {model}.py:make --input {shape} --microbatch 2 --run-code --device cpu -o graph.json")
+def profiled(model: str, *shapes: str) -> StoredOperators:
+    inputs = " ".join(f"--input {shape}" for shape in shapes)
+    invoke(f"profile {model}.py:make {inputs} --microbatch 2 --run-code --device cpu -o graph.json")
     return read_as(StoredOperators, "graph.json")
 
 
@@ -67,25 +77,30 @@ def run(program: str, *options: str) -> str:
 @needs_torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "shape", "stages"), [("resnet", "3x16x16", 4), ("transformer", "8:index", 2)]
+    ("model", "shapes", "stages"),
+    [
+        ("resnet", ["3x16x16"], 4),
+        ("transformer", ["8:index"], 2),
+        # The encoder's output goes past stages to every decoder layer, the target past those of the encoder.
+        ("encoder_decoder", ["6:index", "8:index"], 4),
+    ],
 )
 def test_a_pipeline_has_the_loss_and_gradients_of_the_whole_module(
-    folder: Path, model: str, shape: str, stages: int
+    folder: Path, model: str, shapes: list[str], stages: int
 ) -> None:
-    profiled(model, shape)
+    profiled(model, *shapes)
     assert folder.is_dir()
-    shapes = f"--stages {stages} --replicas {4 // stages} --flow paper"
-    invoke(f"partition graph.json {shapes} -o stages.json")
+    cut = f"--stages {stages} --replicas {4 // stages} --flow paper --no-recompute"
+    invoke(f"partition graph.json {cut} -o stages.json")
     invoke("map stages.json --topology links.csv --steps 100 -o map.json")
     invoke("emit stages.json --map map.json --for torch -o pipe.py")
     for schedule in ("gpipe", "1f1b"):
-        printed = run("pipe.py", "--check", "--schedule", schedule)
+        printed = run("pipe.py", "--check", "--steps", "3", "--schedule", schedule)
         assert ("batch norm is frozen" in printed) == (model == "resnet")
-        (worst, count) = re.findall(r"largest difference (\S+) in the loss and (\d+) gradients", printed)[0]
-        assert float(worst) < 1e-6
-        assert int(count) == PARAMETERS[model] * 4 // stages
-    losses = [float(loss) for loss in re.findall(r"loss (\S+)", run("pipe.py", "--steps", "3"))]
-    assert len(losses) == 3
+        compared = re.findall(r"largest difference (\S+) in the loss and (\d+) gradients", printed)
+        assert len(compared) == 3
+        assert max(float(worst) for worst, _ in compared) < 1e-6
+        assert {int(count) for _, count in compared} == {PARAMETERS[model] * 4 // stages}
 
 
 @needs_torch
@@ -126,6 +141,7 @@ def test_tied_weights_count_once(folder: Path) -> None:
             "cannot be traced by torch.export:\n",
         ),
         ("import torch\ndef make(): return torch.nn.Linear(5, 2)", "cannot be traced by torch.export:\n"),
+        (UNSOLVABLE, "cannot be executed:\n.*LinAlgError"),
     ],
 )
 def test_a_module_that_fails_is_named_before_its_own_error(folder: Path, code: str, message: str) -> None:
@@ -155,6 +171,58 @@ def test_nothing_runs_without_permission(folder: Path) -> None:
 )
 def test_a_bad_option_is_named(command: str, message: str) -> None:
     assert_refused(message, command)
+
+
+OPERATORS = ("a", "b", "c")
+LINE = [("a", "b"), ("b", "c")]
+
+
+def graph_file(folder: Path, *, forward_s: float = 1.0, edges: list[tuple[str, str]] = LINE) -> None:
+    """Write a graph of three operators."""
+    costs = {"backward_s": 2.0, "parameter_bytes": 0, "forward_bytes": 8, "backward_bytes": 8}
+    content = {
+        "format": "phaze-operators",
+        "version": 1,
+        "name": "toy",
+        "microbatch": 1,
+        "operators": [
+            {"name": name, "forward_s": forward_s if name == "a" else 1.0, **costs} for name in OPERATORS
+        ],
+        "edges": [{"source": source, "target": target, "bytes": 8} for source, target in edges],
+    }
+    (folder / "graph.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("graph", "links", "message"),
+    [
+        ({"edges": [*LINE, ("c", "a")]}, None, "graph.json: .*must not form a cycle, got "),
+        (
+            {"forward_s": -1.0},
+            None,
+            r"graph.json: operators\.0\.forward_s: should be greater than or equal to 0, got -1.0$",
+        ),
+        (
+            {},
+            "0,1,0,1\n1,0,0,1\n2,3,0,1\n3,2,0,1\n",
+            "links.csv: is not connected: there is no path from 0 to 2",
+        ),
+        (
+            {},
+            "0,1,0,1\n1,0,0,1\n",
+            "links.csv: devices: must be at least 3, one for every replica of every stage",
+        ),
+    ],
+    ids=["cycle", "negative time", "no path", "too few devices"],
+)
+def test_bad_input_is_one_message_that_names_the_file_and_the_key(
+    folder: Path, graph: dict[str, object], links: str | None, message: str
+) -> None:
+    graph_file(folder, **graph)  # type: ignore[arg-type]
+    if links is not None:
+        (folder / "links.csv").write_text("source,target,latency_s,bandwidth_bytes_per_s\n" + links)
+    assert_refused(message, "partition graph.json --topology links.csv --stages 3 -o stages.json")
+    assert not (folder / "stages.json").exists()
 
 
 def stages_file(folder: Path, **keys: object) -> str:
