@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Precision, Zero
@@ -14,6 +14,7 @@ StagePlacement = Literal["line", "s-shaped", "own"]
 """Placement of stages: in rows, in blocks along an S, or on user-specified tiles (PALM, Figure 8)."""
 Placed = Literal["near", "far"]
 Inference = Literal["prefill", "decode"]
+StageParts = Literal["layers", "operators"]
 SimulatedLinks = Literal["auto", "each", "groups"]
 Figure = Literal["6", "7", "12"]
 Switching = Literal["pipelined", "hop-by-hop"]
@@ -69,8 +70,13 @@ class TiledSettings(Noun):
     sequence: PositiveInt = 2048
     """Tokens in a sample."""
     stages: PositiveInt | Annotated[tuple[tuple[PositiveInt, PositiveInt], ...], Field(min_length=1)] = 20
-    """Number of groups of tiles, equally large, each with one stage for every chunk; or the layers and tiles
-    of every stage, as [[layers, tiles], …]. Embedding and head are layers.
+    """Number of groups of tiles, equally large, each with one stage for every chunk; or the layers (operators
+    with `stage_parts`) and tiles of every stage, as [[layers, tiles], …]. Embedding and head are layers.
+    """
+    stage_parts: StageParts = "layers"
+    """Parts of the model that stages share out: its layers, or its operators, so that a stage may begin
+    inside a layer. An operator is a product with the operations fused to it, or another operation such as a
+    norm; collectives do not count.
     """
     microbatches: tuple[PositiveInt, ...] = Field((20,), min_length=1)
     """Microbatches in a batch; each is divided among the replicas of a stage."""
@@ -89,8 +95,8 @@ class TiledSettings(Noun):
     of a transformer (Table III).
     """
     split: Literal["compute", "layers"] = "compute"
-    """Layers of a stage, if `stages` is a number: the slowest stage has the least compute, or all stages have
-    equally many layers.
+    """Layers (operators with `stage_parts`) of a stage, if `stages` is a number: the slowest stage has the
+    least compute, or all stages have equally many.
     """
     experts: PositiveInt = 1
     """Expert-parallel ranks among the replicas of a stage, which dispatch tokens by all-to-all."""
@@ -128,13 +134,30 @@ class TiledSettings(Noun):
     each of up to 4,096 tiles.
     """
 
+    @field_validator("stages", mode="before")
+    @classmethod
+    def _counted(cls, stages: object) -> object:
+        """Refuse other than a number or pairs of numbers in one message, not in one for each form."""
+        pairs = stages if isinstance(stages, list | tuple) else []
+        counts = [pair if isinstance(pair, list | tuple) and len(pair) == 2 else (0,) for pair in pairs]
+        listed = counts and all(isinstance(n, int) and n >= 1 for pair in counts for n in pair)
+        if not listed and not (isinstance(stages, int) and stages >= 1):
+            raise ValueError(
+                "must be a number of at least 1, or layers (operators with stage_parts) and tiles of every "
+                f"stage, at least 1 each, such as [[2, 16], [2, 16]], got {stages}"
+            )
+        return stages
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.chunks > 1) != (self.schedule == "interleaved"):
             least = "at least 2" if self.schedule == "interleaved" else "1"
             raise ValueError(f"chunks: must be {least} for schedule {self.schedule}, got {self.chunks}")
-        if self.operators == "palm" and (self.degrees is not None or self.experts > 1):
-            raise ValueError("operators: must be all with degrees or experts, got palm")
+        inner = self.degrees is not None or self.experts > 1 or self.stage_parts == "operators"
+        if self.operators == "palm" and inner:
+            raise ValueError(
+                "operators: must be all with degrees, experts or stage_parts operators, got palm"
+            )
         if self.inference is not None and (self.chunks > 1 or self.degrees is not None):
             raise ValueError("inference: must have 1 chunk per group and no degrees")
         if self.inference == "decode" and self.operators == "palm":
@@ -151,7 +174,7 @@ class TiledSettings(Noun):
 
     @property
     def listed_stages(self) -> tuple[tuple[int, int], ...]:
-        """Layers and tiles of every stage; empty if only their number is given."""
+        """Layers (or operators) and tiles of every stage; empty if only their number is given."""
         return () if isinstance(self.stages, int) else self.stages
 
     @property

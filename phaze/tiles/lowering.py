@@ -34,7 +34,7 @@ from phaze.tiles.operators import (
 from phaze.workload.kinds import COLLECTIVES
 from phaze.workload.lower.backward import backward_pass
 from phaze.workload.lower.forward import forward_pass
-from phaze.workload.lower.fusion import fuse
+from phaze.workload.lower.fusion import Group, fuse
 from phaze.workload.lower.memory import Stash, first_stashes, stored
 from phaze.workload.models import build_graph
 from phaze.workload.operators import Operator, Part
@@ -65,6 +65,13 @@ class LayerOperator(NamedTuple):
     """Bytes per element."""
     stored_operands: StoredOperands = StoredOperands(0.0, 0.0)
     """Elements of the product's operands among those that the operator stores for the backward pass."""
+    indices: Group = ()
+    """Positions of the primitives in the graph of the layer."""
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the forward and the backward pass, masked scores left out."""
+        return self.visible * (self.forward.tensor_flops + self.backward.tensor_flops)
 
     @property
     def parameters(self) -> int:
@@ -120,18 +127,20 @@ class LayerOperator(NamedTuple):
 
 
 class ModelLayer(NamedTuple):
-    """Distinct layer of a model: its operators, and the elements that it passes to the next layer."""
+    """Distinct layer of a model: its fused operators, and the graph of their primitives."""
 
     operators: tuple[LayerOperator, ...]
-    output_elements: int
+    graph: LayerGraph
+
+    @property
+    def output_elements(self) -> int:
+        """Elements that the layer passes to the next one."""
+        return self.graph.output_elements
 
     @property
     def flops(self) -> float:
         """FLOPs of the forward and the backward pass, masked scores left out."""
-        return sum(
-            operator.visible * (operator.forward.tensor_flops + operator.backward.tensor_flops)
-            for operator in self.operators
-        )
+        return sum(operator.flops for operator in self.operators)
 
 
 @dataclass(frozen=True)
@@ -151,8 +160,7 @@ def model_layers(model: AnyModel, sequence: int, layout: Layout) -> ModelLayers:
     """
     width = layout.bytes_per_element
     graph = build_graph(model, sequence, layout, width)
-    layers = {layer.name: ModelLayer(tuple(_operators(layer, width)), layer.output_elements)
-              for layer in graph.layers}  # fmt: skip
+    layers = {layer.name: ModelLayer(tuple(_operators(layer, width)), layer) for layer in graph.layers}
     return ModelLayers(layers, tuple(run.layer for run in graph.runs for _ in range(run.count)))
 
 
@@ -167,7 +175,9 @@ def _operators(layer: LayerGraph, width: int) -> Iterator[LayerOperator]:
             mask = ahead.scores.mean / ahead.scores.keys
         primitives = tuple(layer.primitives[index] for index in group)
         operands = _stored_operands(layer, group, stashed, width)
-        operator = LayerOperator(ahead, back, primitives, mask if ahead.attention else 1.0, width, operands)
+        operator = LayerOperator(
+            ahead, back, primitives, mask if ahead.attention else 1.0, width, operands, group
+        )
         if not operator.empty:
             yield operator
 

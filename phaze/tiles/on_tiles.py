@@ -28,7 +28,7 @@ from phaze.spec.tiled_study import TiledPoint
 from phaze.tables import Table, TiledJobs, TiledLinks, TiledRuns
 from phaze.tiles.chains import PalmLayers
 from phaze.tiles.chip import Chip
-from phaze.tiles.operators import communication_size
+from phaze.tiles.operators import Phase, communication_size
 from phaze.tiles.runs import Row, TiledRun, runs_of
 from phaze.tiles.stages import (
     as_needed,
@@ -204,10 +204,15 @@ def script_of(run: TiledRun, programs: Sequence[StageProgram], traffic: TileTraf
 
 
 def _sent_bytes(run: TiledRun, source: int, target: int) -> float:
-    """Bytes of the activation, or of its gradient, that all tiles of a stage receive from a neighbour."""
-    boundary = run.ranges[min(source, target)][-1]
-    elements = run.chain.passed_elements(boundary, run.microbatch, run.layout_of(target))
-    return elements * run.element_bytes * len(run.tiles_of(target))
+    """Bytes of the activations, or of their gradients, that all tiles of a stage receive from a neighbour."""
+    return _passed_elements(run, source, target) * run.element_bytes * len(run.tiles_of(target))
+
+
+def _passed_elements(run: TiledRun, source: int, target: int) -> float:
+    """Elements that each tile of a stage receives from a neighbouring stage for a microbatch."""
+    last_part = run.ranges[min(source, target)][-1]
+    phase: Phase = "forward" if source < target else "backward"
+    return run.chain.passed_elements(last_part, run.microbatch, run.layout_of(target), phase)
 
 
 def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
@@ -228,12 +233,13 @@ def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
                 chip,
                 TileStage(
                     run.tiles_of(q),
-                    run.chain.cut(chip, layers, run.microbatch, run.layout_of(q), run.microbatches),
+                    run.chain.cut(chip, parts, run.microbatch, run.layout_of(q), run.microbatches),
                     run.placed,
                 ),
                 execution._replace(in_flight=stored[q]),
+                entering_elements=_passed_elements(run, q - 1, q) if q else None,
             )
-            for q, layers in enumerate(run.ranges)
+            for q, parts in enumerate(run.ranges)
         ],
         chunks,
     )
@@ -250,7 +256,7 @@ def _cost(program: StageProgram, turns: Mapping[StagePart, list[Turn]]) -> Stage
     fixed = zip(*((sizes.weights, sizes.gradients, sizes.optimizer) for sizes in program.sizes), strict=True)
     activations = program.held_bytes[1]
     if program.execution.recompute:
-        stash = program.sizes[0].inputs
+        stash = program.entering_bytes
     else:
         stash = sum(sizes.stash for sizes in program.sizes)
     return StageCost(
@@ -276,7 +282,7 @@ def _layer_bytes(run: TiledRun, programs: Sequence[StageProgram]) -> float:
         for share in program.shares
         for reduction in share.reductions
     )
-    return exchanged / run.chain.count
+    return exchanged / run.chain.layer_count
 
 
 def turns_of(program: StageProgram, part: StagePart, traffic: TileTraffic) -> list[Turn]:

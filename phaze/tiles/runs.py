@@ -45,20 +45,22 @@ class TiledRun:
     dram_bytes: float = inf
     """Memory of the chip that stages may fill."""
     split: tuple[int, ...] = ()
-    """Layers of each stage; empty: as evenly as possible."""
+    """Parts of the chain in each stage; empty: as evenly as possible."""
     inference: bool = False
     """True for forward passes only, without gradients, optimizer states and stored activations."""
 
     def __post_init__(self) -> None:
-        if self.chain.count < self.stages or min(self.layers_of) < 1:
+        if self.chain.count < self.stages or min(self.parts_of) < 1:
             raise PhazeError(
-                f"tiles: layers must be at least the {self.stages} stages, got {self.chain.count}",
+                f"tiles: stages: every one of {self.stages} needs a part of the model, which has "
+                f"{self.chain.composition}",
                 "choose fewer stages",
             )
-        if len(self.layers_of) != self.stages or sum(self.layers_of) != self.chain.count:
+        if len(self.parts_of) != self.stages or sum(self.parts_of) != self.chain.count:
             raise PhazeError(
-                f"tiles: stages must have all {self.chain.count} layers of the model, got "
-                f"{sum(self.layers_of)} in {len(self.layers_of)} of {self.stages} stages"
+                f"tiles: stages: must have all parts of the model, {self.chain.composition}; got "
+                f"{sum(self.parts_of)} in {len(self.parts_of)} of {self.stages} stages",
+                f"make the sum {self.chain.count}",
             )
         if self.chain.replicates and self.batch // self.microbatches < self.replicas:
             raise PhazeError(
@@ -91,14 +93,14 @@ class TiledRun:
         return self.microbatch * self.microbatches
 
     @property
-    def layers_of(self) -> tuple[int, ...]:
-        """Number of layers of each stage."""
+    def parts_of(self) -> tuple[int, ...]:
+        """Number of layers, or operators, of each stage."""
         return self.split or evenly(self.chain.count, self.stages)
 
     @property
     def ranges(self) -> tuple[range, ...]:
-        """Layers of each stage."""
-        return tuple(range(start, end) for start, end in pairwise([0, *accumulate(self.layers_of)]))
+        """Layers, or operators, of each stage."""
+        return tuple(range(start, end) for start, end in pairwise([0, *accumulate(self.parts_of)]))
 
     @property
     def flops(self) -> float:
@@ -177,7 +179,7 @@ def chain_of(point: TiledPoint, model: AnyModel, where: str) -> Chain:
             f"{where}: inference: must be prefill for model {model.name}, no transformer, got decode"
         )
     degrees = None if point.degrees is None else tuple(point.degrees.items())
-    chain = ModelChain(model, sequence, degrees, decode)
+    chain = ModelChain(model, sequence, degrees, decode, point.stage_parts)
     if point.degrees:
         check_names(point.degrees, chain.whole.layers.values(), where)
     return chain
@@ -210,12 +212,13 @@ def _layout(point: TiledPoint, groups: Sequence[Tiles], tensor: int, microbatche
 
 
 def _split(point: TiledPoint, chain: Chain, groups: Sequence[Tiles]) -> tuple[int, ...]:
-    """Layers of each stage, as given, by compute, or (empty) as evenly as possible."""
+    """Layers or operators of each stage, as given, by compute, or (empty) as evenly as possible."""
     if point.listed_stages:
-        return tuple(layers for layers, _ in point.listed_stages)
+        return tuple(parts for parts, _ in point.listed_stages)
     if point.split == "layers":
         return ()
-    return by_compute(chain.loads, [len(tiles) for tiles in groups] * point.chunks)
+    passed = chain.crossing if point.stage_parts == "operators" else None
+    return by_compute(chain.loads, [len(tiles) for tiles in groups] * point.chunks, passed)
 
 
 def default_batch(point: TiledPoint, chip: Chip) -> int:

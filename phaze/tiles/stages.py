@@ -14,12 +14,16 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.pipeline.orders import worker_jobs
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.stages import StageCost
 from phaze.tiles.steps import StageProgram
+
+ROUNDING = 1e-12
+"""Relative difference of loads that are sums of the same numbers in another order."""
 
 
 def evenly(layers: int, stages: int) -> tuple[int, ...]:
@@ -28,29 +32,47 @@ def evenly(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(end - start for start, end in pairwise([0, *ends]))
 
 
-def by_compute(loads: Sequence[float], tiles: Sequence[int]) -> tuple[int, ...]:
-    """Number of layers of each stage in the split with the least load per tile of the slowest stage.
+def by_compute(
+    loads: Sequence[float], tiles: Sequence[int], passed: Sequence[float] | None = None
+) -> tuple[int, ...]:
+    """Number of parts of each stage in the split with the least load per tile of the slowest stage.
 
-    `loads` are those of the layers, `tiles` those of the stages. With w(i, j) the load of layers i to j - 1,
-    the least worst load of the first j layers in q stages is
+    `loads` are those of the parts, layers or operators, and `tiles` those of the stages. With w(i, j) the
+    load of parts i to j - 1, the least worst load of the first j parts in q stages is
 
         worst(q, j) = min over i < j of max(worst(q - 1, i), w(i, j) / tiles(q))
+
+    With `passed`, the elements that cross the boundary behind each part, the split is the one with the fewest
+    crossing elements among all splits with that worst load.
     """
-    total, stages = np.array([0.0, *accumulate(loads)]), len(tiles)
-    layers = len(loads)
-    worst = np.full(layers + 1, np.inf)
-    worst[0] = 0.0
+    total, layers = np.array([0.0, *accumulate(loads)]), len(loads)
+    if len(tiles) > layers:
+        return ()
+    # Rows are first parts i, columns ends j; a stage has at least one part.
+    empty, load = np.tri(layers + 1, dtype=bool), total - total[:, np.newaxis]
+    within = [np.where(empty, np.inf, load / number) for number in tiles]
+    worst, ends = _cheapest_ends(within, np.maximum)
+    if passed is not None:
+        limit = worst * (1 + ROUNDING)
+        crossing = np.array([0.0, *passed])[:, np.newaxis]
+        _, ends = _cheapest_ends([np.where(loads <= limit, crossing, np.inf) for loads in within], np.add)
+    return tuple(b - a for a, b in pairwise(ends))
+
+
+def _cheapest_ends(costs: Sequence[Floats], combine: np.ufunc) -> tuple[float, list[int]]:
+    """Cost of the cheapest split, and its ends; `costs` are those of a stage, by its first part and end."""
+    layers = len(costs[0]) - 1
+    least = np.full(layers + 1, np.inf)
+    least[0] = 0.0
     starts = []
-    for number in tiles:
-        # Rows are first layers i, columns ends j; a stage has at least one layer.
-        within = np.where(np.tri(layers + 1, dtype=bool), np.inf, (total - total[:, np.newaxis]) / number)
-        candidates = np.maximum(worst[:, np.newaxis], within)
+    for cost in costs:
+        candidates = combine(least[:, np.newaxis], cost)
         starts.append(candidates.argmin(axis=0))
-        worst = candidates.min(axis=0)
+        least = candidates.min(axis=0)
     ends = [layers]
     for start in reversed(starts):
         ends.append(int(start[ends[-1]]))
-    return tuple(b - a for a, b in pairwise(ends[::-1])) if stages <= layers else ()
+    return float(least[-1]), ends[::-1]
 
 
 @lru_cache(maxsize=64)

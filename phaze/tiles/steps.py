@@ -79,6 +79,10 @@ class StageProgram:
     execution: TileExecution
     others_bytes: tuple[float, float] = (0.0, 0.0)
     """Bytes of WSG and of activations that other stages on the same tiles hold."""
+    entering_elements: float | None = None
+    """Elements of a microbatch that a tile receives from the previous stage; None: inputs of the first
+    operator.
+    """
 
     @cached_property
     def shares(self) -> tuple[TileShare, ...]:
@@ -105,7 +109,14 @@ class StageProgram:
     @cached_property
     def held_bytes(self) -> tuple[float, float]:
         """Bytes of WSG and of activations that the stage holds on a tile."""
-        return tile.held_bytes(self.sizes, self.execution)
+        return tile.held_bytes(self.sizes, self.execution, self.entering_bytes)
+
+    @property
+    def entering_bytes(self) -> float:
+        """Bytes of a microbatch with which a tile recomputes the activations of the stage."""
+        if self.entering_elements is None:
+            return self.sizes[0].inputs
+        return self.entering_elements * self.execution.element_bytes
 
     @cached_property
     def strategy(self) -> SramStrategy:

@@ -135,20 +135,22 @@ def tile_bytes(share: TileShare, execution: TileExecution) -> TileBytes:
     )
 
 
-def held_bytes(operators: Sequence[TileBytes], execution: TileExecution) -> tuple[float, float]:
+def held_bytes(
+    operators: Sequence[TileBytes], execution: TileExecution, entering_bytes: float
+) -> tuple[float, float]:
     """Bytes of WSG (weights, optimizer states, gradients) and of activations on a tile.
 
     The current microbatch has all tensors stored for the backward pass (the inputs of Table III's operators)
-    and the last output. The other microbatches in flight store the same, or only their first input if they
-    are recomputed. Inference stores keys and values of earlier tokens, if there are any, and else needs the
-    input and the output of one operator at a time.
+    and the last output. The other microbatches in flight store the same, or only the `entering_bytes` of the
+    stage if they are recomputed. Inference stores keys and values of earlier tokens, if there are any, and
+    else needs the input and the output of one operator at a time.
     """
     wsg = sum(operator.wsg for operator in operators)
     if not execution.training:
         cache = sum(operator.stash for operator in operators) if execution.cached else 0.0
         return wsg, cache + max(operator.inputs + operator.outputs for operator in operators)
     stored = sum(operator.stash for operator in operators)
-    waiting = operators[0].inputs if execution.recompute else stored
+    waiting = entering_bytes if execution.recompute else stored
     return wsg, stored + operators[-1].outputs + (execution.in_flight - 1) * waiting
 
 

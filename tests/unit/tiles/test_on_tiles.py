@@ -104,7 +104,7 @@ def test_any_mapping_will_do() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"chain": replace(LAYERS, count=3)}, "layers must be at least the 4 stages, got 3"),
+        ({"chain": replace(LAYERS, count=3)}, "every one of 4 needs a part of the model, which has 3 layers"),
         ({"batch": 11}, "a sample for each of 6 microbatches × 2 replicas, got 11"),
         ({"layout": Layout(tp=3, dp=2)}, "the product of the degrees"),
     ],

@@ -84,7 +84,7 @@ def test_a_pool_runs_on_lanes_or_at_the_peak_without_any() -> None:
 def test_every_strategy_has_its_traffic(
     sram_bytes: float, strategy: SramStrategy, forward: Access, backward: Access
 ) -> None:
-    assert allocate(*held_bytes([OP], TileExecution()), sram_bytes) == strategy
+    assert allocate(*held_bytes([OP], TileExecution(), OP.inputs), sram_bytes) == strategy
     assert forward_access(strategy, OP, sram_bytes) == forward
     assert backward_access(strategy, OP, sram_bytes) == backward
 
@@ -136,14 +136,14 @@ def test_training_holds_what_adam_with_mixed_precision_needs() -> None:
     found = tile_bytes(SHARE, TileExecution())
     assert (found.weights, found.gradients, found.optimizer) == (16 * 32 * 2, 16 * 32 * 2, 16 * 32 * 12)
     kept = [found, found._replace(inputs=7.0)]
-    wsg, activations = held_bytes(kept, TileExecution(in_flight=3))
+    wsg, activations = held_bytes(kept, TileExecution(in_flight=3), found.inputs)
     assert wsg == 2 * 16 * 16 * 32
-    assert activations == 3 * found.inputs + 7 + found.outputs, "recomputation keeps the first input only"
+    assert activations == 3 * found.inputs + 7 + found.outputs, "recomputation keeps what enters the stage"
 
 
 def test_inference_holds_neither_gradients_nor_states_nor_earlier_activations() -> None:
     found = [tile_bytes(share, INFERENCE) for share in shares(TransformerLayer(4, 64, 32, 4), (1,) * 4)]
-    wsg, activations = held_bytes(found, INFERENCE)
+    wsg, activations = held_bytes(found, INFERENCE, 0.0)
     assert wsg == 2 * 12 * 64**2
     assert activations == max(op.inputs + op.outputs for op in found)
 
@@ -186,7 +186,7 @@ def test_algorithm_1_as_printed_is_another() -> None:
     small, large = TileBytes(4, 4, 0, 10, 10), TileBytes(4, 4, 0, 1000, 10)
     for second, text in ((small, "S_WSG_ACT"), (large, "S_WSG")):
         assert [name for name, _ in printed([small, second], 10)] == ["activation_stream"] * 2
-        assert allocate(*held_bytes([small, second], TileExecution()), 60) == text
+        assert allocate(*held_bytes([small, second], TileExecution(), small.inputs), 60) == text
 
 
 @given(st.lists(st.tuples(*[amounts] * 5), min_size=1, max_size=4), st.integers(1, 3000))

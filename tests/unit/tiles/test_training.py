@@ -237,7 +237,7 @@ def test_a_trillion_parameters_do_not_fit_on_one_wafer() -> None:
         ({"batch": 50}, r"batch: must be a multiple of the 20 microbatches × 2 replicas, got 50; make it 80"),
         ({"tensor": (3,)}, "tensor must divide the 16 tiles of a stage, got 3"),
         ({"experts": 3}, "experts: must divide the 2 replicas of a stage, got 3"),
-        ({"stages": ((10, 16), (10, 16))}, "stages must have all 42 layers of the model, got 20"),
+        ({"stages": ((10, 16), (10, 16))}, "must have all parts of the model, 42 layers; got 20 in 2"),
         ({"stages": ((20, 300), (22, 300))}, "at most the 320 tiles of the system, got 600"),
         ({"degrees": {"qkv": (2, 2, 2, 1)}}, "degrees: qkv: 2 × 2 × 2 × 1 is 8, must be the 16 tiles"),
         ({"degrees": {"qvk": (2, 2, 2, 2)}}, "degrees: qvk: must be an operator of the model: qkv"),
@@ -255,7 +255,7 @@ def test_a_mapping_that_cannot_be_is_refused(changes: dict[str, object], message
         ({"chunks": 2}, "chunks: must be 1 for schedule 1f1b, got 2"),
         ({"schedule": "interleaved"}, "chunks: must be at least 2 for schedule interleaved, got 1"),
         ({"stages": ((10, 0), (32, 16))}, "stages"),
-        ({"operators": "palm", "experts": 2}, "operators: must be all with degrees or experts, got palm"),
+        ({"operators": "palm", "experts": 2}, "operators: must be all with degrees, experts or stage_parts"),
         ({"degrees": {}, "experts": 2}, "experts: must be 1 with degrees, got 2"),
     ],
 )
@@ -303,7 +303,7 @@ def test_stages_have_the_layers_and_tiles_that_the_user_lists() -> None:
     listed = point(stages=((10, 64), (22, 128), (10, 128)), batch=320, dram="unlimited")
     ((_, run),) = runs_of("x", listed, load_model_named("t-18b"), WAFER)
     assert run.chain.count == 42
-    assert run.layers_of == (10, 22, 10)
+    assert run.parts_of == (10, 22, 10)
     assert [len(tiles) for tiles in run.groups] == [64, 128, 128]
     assert [run.layout_of(q).dp for q in range(3)] == [8, 16, 16]
     assert sorted(tile for tiles in run.groups for tile in tiles) == list(range(320))
