@@ -1,9 +1,9 @@
-"""Time kernels on this machine's GPUs, and fit a system or a device to measured runs or kernels."""
+"""Time kernels, links or layers on this machine, and fit a system or a device to measured runs or kernels."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ from phaze.commands.output import refuse_outputs, tell_unread, telling
 if TYPE_CHECKING:
     import pandas as pd
 
+    from phaze.formulas.piper.requests import PiperRequest
     from phaze.validate.calibration import Calibrated, FittedConstant
     from phaze.validate.own_runs import OwnRuns
 
@@ -162,13 +163,19 @@ def _line(fitted: FittedConstant) -> str:
     return f"{name}→ {fitted.after:<10.4g}{uncertainty:<14}{effect}"
 
 
-def measure(
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """Options of `phaze measure`: the output, and links or layers instead of kernels."""
+
     out: Annotated[
         Path,
         typer.Option(
-            "-o", "--out", help="CSV for the times, for `phaze calibrate --kernels`; with --links a topology."
+            "-o",
+            "--out",
+            help="CSV for the times, for `phaze calibrate --kernels`; with --links a topology; with "
+            "--layers timings for `phaze plan --planners --layers`.",
         ),
-    ],
+    ]
     links: Annotated[
         bool,
         typer.Option(
@@ -176,35 +183,94 @@ def measure(
             help="Time messages between all processes of torchrun instead, and fit the latency and bandwidth "
             "of every link, for `phaze map` and `phaze partition`.",
         ),
-    ] = False,
-) -> None:
-    """Time GEMMs, attention and collectives on this machine, or with --links all links of a cluster.
+    ] = False
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="Time the layers of this transformer instead, in every configuration that Piper's planner "
+            "may choose on the cluster of --gpus: a name in config/models, or a path. Without a GPU they run "
+            "on the CPU.",
+            metavar="MODEL",
+        ),
+    ] = None
+    gpus: options.GpusOption = None
+    sequence: options.SequenceOption = None
+    global_batch: options.GlobalBatchOption = None
+
+
+@options.takes(MeasureOptions)
+def measure(request: MeasureOptions) -> None:
+    """Time GEMMs, attention and collectives on this machine, or links of a cluster, or layers of a model.
 
     Collectives are timed if there are several GPUs. Needs PyTorch, which the extra torch of phaze
     installs, and takes a few minutes.
     """
-    refuse_outputs(out)
-    if links and out.suffix != ".csv":
-        raise PhazeError(f"measure: -o {out}: must end in .csv, as tables of links do")
+    out = request.out
+    refuse_outputs(out, reads=(request.layers,))
+    _refuse_mixed(request)
     from phaze.validate.table import write_table
 
     try:
-        from phaze.validate import measuring, measuring_links
+        from phaze.validate import measuring, measuring_layers, measuring_links
     except ImportError as error:
         raise PhazeError(
             "measure: PyTorch is not installed", "run pip install '.[torch]' in the folder of phaze"
         ) from error
-    if links:
+    if request.links:
         table = measuring_links.measured_links()
         # Only the first process of torchrun has the table, so that one writes it.
         if table is not None:
             write_table(table, out)
             typer.echo(_links_in_words(table, out))
         return
+    if request.layers is not None:
+        from phaze.base.files import write_text
+        from phaze.formulas.piper.timings import timings_text
+        from phaze.partition.measured import default_device, device_name
+
+        piper = _piper_request(request, request.layers)
+        with telling("measure"):
+            timings = [*measuring_layers.measured_timings(piper)]
+        write_text(out, timings_text(timings))
+        typer.echo(f"{len(timings)} configurations of layers timed on {device_name(default_device())}: {out}")
+        return
     with telling("measure"):
         kernels = measuring.measured()
     write_table(kernels, out)
     typer.echo(f"{len(kernels)} kernels timed on {kernels['device'].iloc[0]}: {out}")
+
+
+def _refuse_mixed(request: MeasureOptions) -> None:
+    """Raise PhazeError for options that exclude each other or miss one."""
+    if request.links and request.out.suffix != ".csv":
+        raise PhazeError(f"measure: -o {request.out}: must end in .csv, as tables of links do")
+    if request.links and request.layers is not None:
+        raise PhazeError("measure: --layers and --links exclude each other", "leave one of them out")
+    others = {"--gpus": request.gpus, "--sequence": request.sequence, "--global-batch": request.global_batch}
+    passed = [name for name, option in others.items() if option is not None]
+    if request.layers is None and passed:
+        raise PhazeError(f"measure: {passed[0]} needs --layers", "pass --layers MODEL, or leave it out")
+    if request.layers is not None and request.gpus is None:
+        raise PhazeError(
+            "measure: --layers needs --gpus, the cluster to plan for", "such as --gpus 64xH100, as for plan"
+        )
+
+
+def _piper_request(request: MeasureOptions, model: str) -> PiperRequest:
+    """Input of Piper's planner with the cost model's layers, as `phaze plan` makes it."""
+    from phaze.commands.plan import prepared
+    from phaze.commands.plan_options import PlanOptions
+    from phaze.formulas.piper.requests import PiperRequest
+    from phaze.plan.answer.answer import question_of
+
+    planned = PlanOptions(
+        model=model, gpus=request.gpus, sequence=request.sequence, global_batch=request.global_batch,
+        planners=True,
+    )  # fmt: skip
+    phases = prepared(planned, prints=False)
+    if len(phases) > 1:
+        raise PhazeError("measure: --layers accepts one number of devices; --gpus has several")
+    return PiperRequest(question_of(phases[0].question))
 
 
 def _links_in_words(links: pd.DataFrame, out: Path) -> str:

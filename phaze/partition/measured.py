@@ -76,7 +76,7 @@ def profile_module(
             for source, nbytes in operator.read_bytes.items()
         ],
         "profiled": ProfiledModule(
-            module=path, inputs=inputs, device=_device_name(device), step_s=step_s
+            module=path, inputs=inputs, device=device_name(device), step_s=step_s
         ).model_dump(),
     }
     return StoredOperators.parse(content, path)
@@ -87,8 +87,9 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+def device_name(device: str) -> str:
+    """Name of a GPU, or cpu."""
+    return torch.cuda.getdevice_name(device) if device.startswith("cuda") else device
 
 
 def _tried(path: str, failure: str, work: Callable[[], Outcome]) -> Outcome:
@@ -199,22 +200,7 @@ class _Profiler:
             self.tensors[node] = selected
 
     def _timed(self, work: Callable[[], object]) -> tuple[float, int]:
-        """Median time of a function in seconds, and the peak of bytes that it allocates on a GPU, else 0."""
-        gpu, times = self.device.type == "cuda", list[float]()
-        peak = 0
-        for number in range(WARM + self.rounds):
-            if gpu:
-                torch.cuda.synchronize()
-                torch.cuda.reset_peak_memory_stats()
-                before = torch.cuda.memory_allocated()
-            start = time.perf_counter()
-            work()
-            if gpu:
-                torch.cuda.synchronize()
-                peak = torch.cuda.max_memory_allocated() - before
-            if number >= WARM:
-                times.append(time.perf_counter() - start)
-        return statistics.median(times), peak
+        return timed(work, self.device, self.rounds)
 
     def step_s(self, module: nn.Module) -> float:
         """Median time of the forward and backward pass of the whole module."""
@@ -226,6 +212,25 @@ class _Profiler:
                 torch.autograd.grad(ends, trained, [torch.ones_like(end) for end in ends], allow_unused=True)
 
         return self._timed(step)[0]
+
+
+def timed(work: Callable[[], object], device: torch.device, rounds: int) -> tuple[float, int]:
+    """Median time of a function in seconds, and the peak of bytes that it allocates on a GPU, else 0."""
+    gpu, times = device.type == "cuda", list[float]()
+    peak = 0
+    for number in range(WARM + rounds):
+        if gpu:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+        start = time.perf_counter()
+        work()
+        if gpu:
+            torch.cuda.synchronize()
+            peak = torch.cuda.max_memory_allocated() - before
+        if number >= WARM:
+            times.append(time.perf_counter() - start)
+    return statistics.median(times), peak
 
 
 def _tensors(outputs: object) -> Iterable[torch.Tensor]:
