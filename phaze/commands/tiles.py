@@ -143,6 +143,7 @@ def _row(point: TiledPoint, key: dict[str, object], outcome: TiledOutcome) -> Ro
         **outcome.row,
         "sequence": outcome.run.chain.sequence,
         "tokens_per_s": outcome.samples_per_s * tokens,
+        "parts_by_stage": [*outcome.run.parts_of],
         "tile_gib": float(peaks.max()) / GIB,
         "tile_gib_by_stage": [peak / GIB for peak in peaks.tolist()],
     }

@@ -31,6 +31,7 @@ def test_the_answer_is_the_row_of_the_table_and_names_the_limit() -> None:
     assert {*TiledRuns.columns} <= {*row}
     assert row["batch"] == 4, "a sample for each of two replicas and two microbatches"
     assert row["tokens_per_s"] == pytest.approx(row["samples_per_s"] * 128)
+    assert sum(row["parts_by_stage"]) == 40 + 2, "layers, embedding and head"
     assert row["time_s"] >= row["uncontended_s"] >= row["alone_s"]
     text = invoke(RUN).stdout
     assert f"bound by {row['bound_by']}" in text
