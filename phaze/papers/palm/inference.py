@@ -11,6 +11,11 @@ PALM states that it adjusted the mapping, but not how. Here it is the fastest of
 - weights fetched whole by every replica, or one share per replica, gathered over the network, as a chip with
   multicast can.
 
+`phaze tiles --inference` does not give Table V, for three reasons. It has neither 8-bit integers, nor weights
+of which replicas fetch shares, nor a search over microbatches and stages. It has all operators of the
+workload, in which norms and additions access memory, where Table III has products and pools only. And all
+tiles of a group take each step together, while here they run ahead of each other.
+
 The groups are simulated tile by tile with contention, or finish by formulas. Tile by tile, the activity of
 all tiles is one plan of messages on the network, whose links and ports carry one transfer at a time (PALM,
 Equations 2 to 5 with contention). Work is a delayed message from a tile to itself. A memory access is a
@@ -26,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, product
-from math import isqrt, prod
+from math import isqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -44,6 +49,7 @@ from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.stages import StageCost
 from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.tiles.chip import Chip, TiledMachine
+from phaze.tiles.degrees import degrees_of
 from phaze.tiles.operators import Degrees, TileOperator, TransformerLayer, shares
 from phaze.tiles.placement import Tiles
 from phaze.tiles.steps import GroupCollective, StageProgram, TileStage, TileStep
@@ -409,7 +415,7 @@ def _best(
     """
     ring = Levels((Tier(chip.grid.tiles, chip.wires.bandwidth_bytes_per_s, chip.wires.latency_s),))
     possible: list[tuple[float, Degrees, float]] = []
-    for degrees in _of_product(tiles, 2 if isinstance(operator, TransformerLayer) else 4):
+    for degrees in degrees_of(tiles, 2 if isinstance(operator, TransformerLayer) else 4):
         try:
             parts = shares(operator, degrees)
         except PhazeError:
@@ -427,11 +433,3 @@ def _best(
         return None, None
     once = min((weights, seconds, degrees) for seconds, degrees, weights in possible)
     return min(possible)[1], once[2]
-
-
-@lru_cache(maxsize=64)
-def _of_product(size: int, axes: int) -> tuple[Degrees, ...]:
-    """All tuples of degrees with product `size`, with degree 1 on all axes after the first `axes`."""
-    divisors = [d for d in range(1, size + 1) if size % d == 0]
-    products = [degrees for degrees in product(divisors, repeat=axes) if prod(degrees) == size]
-    return tuple((*degrees, *(1,) * (4 - axes)) for degrees in products)  # type: ignore[misc]
