@@ -25,7 +25,7 @@ SAMPLES = 960
 """Samples for which loads are counted: their tokens divide evenly among the experts of published models."""
 
 
-class Chain(Protocol):
+class PartChain(Protocol):
     """Parts of a model in order, layers or operators, which stages share out among groups of tiles."""
 
     @property

@@ -13,7 +13,7 @@ from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
 from phaze.spec.tiled_study import StagePlacement, TiledPoint, check_tiled
 from phaze.tiles.blocks import stage_blocks, stage_rows
-from phaze.tiles.chains import Chain, ModelChain, PalmLayers
+from phaze.tiles.chains import ModelChain, PalmLayers, PartChain
 from phaze.tiles.chip import Chip
 from phaze.tiles.degrees import check_names
 from phaze.tiles.placement import Placed, Tiles, in_turn, own
@@ -29,7 +29,7 @@ Recompute = Literal["needed", "always", "never"]
 class TiledRun:
     """Training run of a model on tile groups."""
 
-    chain: Chain
+    chain: PartChain
     batch: int
     """Samples in a batch."""
     microbatches: int
@@ -157,7 +157,7 @@ def runs_of(case: str, point: TiledPoint, model: AnyModel, chip: Chip) -> Iterat
         )  # fmt: skip
 
 
-def chain_of(point: TiledPoint, model: AnyModel, where: str) -> Chain:
+def chain_of(point: TiledPoint, model: AnyModel, where: str) -> PartChain:
     """Layers that a point simulates: PALM's products, or all operators of the model.
 
     Raises `PhazeError` if PALM's table lacks operators of the model, or if its layers are not a chain.
@@ -211,7 +211,7 @@ def _layout(point: TiledPoint, groups: Sequence[Tiles], tensor: int, microbatche
     return layout
 
 
-def _split(point: TiledPoint, chain: Chain, groups: Sequence[Tiles]) -> tuple[int, ...]:
+def _split(point: TiledPoint, chain: PartChain, groups: Sequence[Tiles]) -> tuple[int, ...]:
     """Layers or operators of each stage, as given, by compute, or (empty) as evenly as possible."""
     if point.listed_stages:
         return tuple(parts for parts, _ in point.listed_stages)

@@ -70,7 +70,7 @@ class LayerConfiguration:
 
 
 @dataclass(frozen=True, eq=False)
-class ModelLayers(ProfiledLayers):
+class ConfiguredLayers(ProfiledLayers):
     """Piper's layers of a model, with the split and the recompute option of each configuration."""
 
     choices: dict[int, tuple[Choice, ...]]
@@ -149,11 +149,11 @@ class PiperRequest:
                         )
 
     @cached_property
-    def models(self) -> dict[int, ModelLayers]:
+    def models(self) -> dict[int, ConfiguredLayers]:
         """Layers of the model with all useful configurations, by microbatch size, ascending."""
         return {size: self._layers(size) for size in self.microbatches}
 
-    def _layers(self, microbatch: int) -> ModelLayers:
+    def _layers(self, microbatch: int) -> ConfiguredLayers:
         rows: dict[tuple[str, int], list[LayerTiming]] = {}
         for row in self.timings:
             if row.microbatch == microbatch:
@@ -170,7 +170,7 @@ class PiperRequest:
             if any(table):
                 options[tp] = _configurations(table, edge_bytes)
                 chosen[tp] = tuple(c.choice for layer in table for c in layer)
-        return ModelLayers(
+        return ConfiguredLayers(
             ids=tuple(range(len(order))),
             names=tuple(order),
             edges=np.stack([starts, starts + 1], axis=1),
@@ -213,7 +213,7 @@ class PiperRequest:
         count = self.question.task.global_batch // microbatch
         return [g for g in range(1, count + 1) if count % g == 0]
 
-    def inputs(self) -> Iterator[tuple[int, ModelLayers, FlatCluster]]:
+    def inputs(self) -> Iterator[tuple[int, ConfiguredLayers, FlatCluster]]:
         """Yield the input of each run of (g, b'): b', its layers and a cluster with N = B' / (g b')."""
         for size, layers in self.models.items():
             for rounds in self.rounds(size):
