@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
+from functools import lru_cache
 
 import yaml
 
@@ -10,6 +12,8 @@ from phaze.base.printed import LONGEST_KEY, short
 
 MOST_BITS = 1024
 """Maximum number of bits of an integer, as in the largest float; Python refuses to print longer ones."""
+MOST_TEXTS = 64
+"""Maximum number of texts whose values are cached."""
 MERGE = "tag:yaml.org,2002:merge"
 OTHER_BASES = re.compile(r"[-+]?0[0-9_]+|[-+]?[0-9_]+:[0-9_:.]+")
 """Numbers that YAML 1.1 silently reads as octal (010 is 8) or in base 60 (1:30 is 90)."""
@@ -73,6 +77,12 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _u
 
 def load(text: str) -> object:
     """Load a YAML text; ValueError names the line."""
+    # Tables name the same few files in many rows, and YAML takes a hundred times as long as a copy.
+    return deepcopy(_parsed(text))
+
+
+@lru_cache(maxsize=MOST_TEXTS)
+def _parsed(text: str) -> object:
     try:
         loaded: object = yaml.load(text, Loader=_StrictLoader)  # subclass of SafeLoader
     except (yaml.YAMLError, RecursionError) as error:
