@@ -8,8 +8,9 @@ from phaze.layout import ZeroStage
 from phaze.pipeline.stages import StageCost
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
+from phaze.plan.pricing.lowering import Lowering
 from phaze.plan.pricing.runs import plan_of_run
-from phaze.plan.pricing.stage_costs import stage_cost
+from phaze.plan.pricing.stage_costs import pipeline_of, stage_cost
 from phaze.spec.speeds.products import ProductSpeed, ProductTile
 from tests.unit.validate.examples import SMALL, changed, ideal_network, machine
 
@@ -35,6 +36,26 @@ def test_zero_2_scatters_the_gradients_of_a_pass_and_only_zero_3_gathers_its_wei
         assert cost.backward_s == pytest.approx(alone.backward_s + reduce_s + gathers * gather_s)
     assert zero_2.gather_s == pytest.approx(gather_s)  # once per batch, after the update
     assert zero_3.gather_s == 0
+
+
+def test_equal_stages_of_a_pipeline_have_the_layers_and_costs_that_they_have_alone() -> None:
+    cluster = machine()
+    base = changed(SMALL, tp=1, pp=4, dp=2, gpus=8, layers=8, global_batch=16, microbatch=1)
+    for changes in (
+        {},
+        {"zero": 1},
+        {"zero": 2},
+        {"vp": 2, "schedule": "interleaved"},
+        {"recompute": "full"},
+    ):
+        run = changed(base, **changes)
+        plan = plan_of_run(run, cluster)
+        lowering = Lowering(run.training_on(cluster), cluster)
+        for q, (cut, stage) in enumerate(zip(run.cuts, plan.stages, strict=True)):
+            assert stage == lowering.stage(
+                cut, run.layout, run.recomputed_blocks and run.recomputed_blocks[q]
+            )
+            assert pipeline_of(plan, cluster).stages[q] == stage_cost(plan, cluster, q)
 
 
 @pytest.mark.parametrize("seq", [512, 4096])

@@ -65,3 +65,13 @@ def test_a_missing_or_binary_file_is_named(tmp_path: Path, read: Callable[[Path]
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PhazeError, match=r"binary: cannot be read"):
         read(tmp_path / "binary")
+
+
+def test_values_of_a_text_that_is_read_twice_share_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "levels.yaml"
+    path.write_text("levels: [1, 2]\n")
+    first = read_yaml(path)
+    assert isinstance(first, dict)
+    assert isinstance(first["levels"], list)
+    first["levels"].append(3)
+    assert read_yaml(path) == {"levels": [1, 2]}
