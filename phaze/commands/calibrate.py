@@ -109,6 +109,8 @@ def _plain(measured: OwnRuns, fit: Calibrated) -> dict[str, object]:
         "error_before": fit.error_before,
         "error": fit.error,
         "error_left_out": fit.error_left_out,
+        "covered": fit.covered,
+        "layouts": [asdict(errors) for errors in fit.layouts],
         "constants": [_constant(constant) for constant in fit.constants],
         "alike": [dict(zip(("one", "other", "correlation"), pair, strict=True)) for pair in fit.alike],
     }
@@ -139,6 +141,12 @@ def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
         f"{len(measured.rows)} runs{part}: mean absolute error {percent(fit.error_before)} before the "
         f"fit, {percent(fit.error)} after, {percent(fit.error_left_out)} for runs left out of the fit"
     )
+    lines.append(f"{percent(fit.covered, 0)} of them in the 80 % interval that the other runs give them")
+    lines += [
+        f"{errors.parallelism:<24}{errors.runs} runs left out: mean absolute error {percent(errors.error)}, "
+        f"bias {100 * errors.bias:+.1f} %"
+        for errors in fit.layouts
+    ]
     lines += in_words(measured.unused)
     # A fit may merely follow its own runs, so only errors of runs left out of it show an improvement.
     if fit.error_left_out >= fit.error_before:
@@ -156,8 +164,12 @@ def _line(fitted: FittedConstant) -> str:
     name = f"{fitted.constant.name:<24}{fitted.before:<10.4g}"
     if not fitted.identifiable:
         return f"{name}unchanged: not identifiable, it changes no run by more than 0.5 %"
+    from phaze.validate.constants import RESERVED
+
     uncertainty = f"± {percent(fitted.uncertainty, 0)}" if fitted.uncertainty < 1 else "undetermined"
     effect = f"changes runs by up to {percent(fitted.effect, 0)} over its range"
+    if fitted.constant == RESERVED:
+        effect = f"memory of runs misses its prediction by up to {percent(fitted.effect, 0)} of the device"
     if fitted.at_end:
         effect = "at the end of its range; check the software stack"
     return f"{name}→ {fitted.after:<10.4g}{uncertainty:<14}{effect}"

@@ -38,6 +38,10 @@ LEFT_OUT_SHOWN = {
 """Columns of the printed table of held-out sources, with their formats."""
 
 
+REPEATS_SHOWN = {"runs": "{:.0f}", "groups": "{:.0f}", "deviation": "{:.1%}"}
+"""Columns of the printed table of repeated runs, with their formats."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ValidateOptions:
     """Options of `phaze validate`: measured runs or kernels, the comparison to show, and output files."""
@@ -89,6 +93,14 @@ class ValidateOptions:
             "options than --json have no effect.",
         ),
     ] = False
+    repeats: Annotated[
+        bool,
+        typer.Option(
+            "--repeats",
+            help="Show how far apart the measured times of equal runs are, by source: no prediction of "
+            "single runs can be closer. Other options than --json have no effect.",
+        ),
+    ] = False
     as_json: options.JsonOption = False
 
 
@@ -101,6 +113,9 @@ def validate(request: ValidateOptions) -> None:
     """
     if request.support:
         typer.echo(_support(as_json=request.as_json))
+        return
+    if request.repeats:
+        typer.echo(_repeats(request.files, as_json=request.as_json))
         return
     refuse_outputs(request.out, request.errors, reads=(*(request.files or ()), request.system))
     if request.leave_out is not None:
@@ -118,6 +133,24 @@ def _support(*, as_json: bool) -> str:
 
     matrix = Support.load()
     return json.dumps(matrix.as_rows(), indent=1) if as_json else matrix.in_words()
+
+
+def _repeats(files: list[Path] | None, *, as_json: bool) -> str:
+    """Deviations of repeated runs by source, as a table or JSON; PhazeError if no run is repeated."""
+    import pandas as pd
+
+    from phaze.spec.measured import PublishedRuns
+    from phaze.validate.repeats import repeats
+    from phaze.validate.scoreboard import measured_files
+
+    simulated = PublishedRuns.load().simulated
+    paths = files or [path for path in measured_files() if path.stem not in simulated]
+    lines = [asdict(line) for line in repeats(paths)]
+    if not lines:
+        raise PhazeError("validate: --repeats: no run was measured twice with the same software and system")
+    if as_json:
+        return json.dumps(lines, indent=2)
+    return _formatted(pd.DataFrame(lines), ("source",), REPEATS_SHOWN)
 
 
 def _compared(

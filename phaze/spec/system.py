@@ -423,11 +423,28 @@ def _with_share(number: int, level: object, inside: object) -> object:
     return {**level, "bandwidth_bytes_per_s": share}
 
 
+class LayoutResidual(Noun):
+    """Left-out errors of a user's own runs with one kind of layout."""
+
+    runs: PositiveInt
+    """Number of runs."""
+    bias: Annotated[float, Field(strict=True, gt=-1, allow_inf_nan=False)]
+    """Mean error of the predicted step times, as a share; negative: predicted too short."""
+    error: Result
+    """Mean absolute error, as a share."""
+
+
 class Calibration(Noun):
     """Constants fitted to runs on a system, as `phaze calibrate` writes them."""
 
     runs: Label
     """File with the measured runs."""
+    cluster: Label | None = None
+    """System that ran them, as it was given to the command."""
+    software: Label | None = None
+    """Software stack that they used."""
+    date: Month | None = None
+    """Month of the newest of these runs, or of the fit if the runs name none."""
     rows: PositiveInt
     """Number of runs used in the fit."""
     features: Annotated[tuple[Label, ...], Once] = ()
@@ -442,6 +459,12 @@ class Calibration(Noun):
     """Mean absolute error with the fitted constants."""
     error_left_out: Result
     """Leave-one-out error: each run predicted with constants fitted to the others."""
+    covered: Result | None = None
+    """Share of the runs inside the 80 % interval that the left-out errors of the other runs give them."""
+    uncertainty: dict[Label, Result] = Field(default_factory=dict)
+    """Standard deviation of each constant that the runs determine, as a share of its value."""
+    layouts: dict[Label, LayoutResidual] = Field(default_factory=dict)
+    """Left-out errors by kinds of parallelism, such as tp+dp."""
 
 
 class Cluster(Noun):

@@ -5,13 +5,17 @@ previous value, with a quarter of the logarithm of its range as one standard dev
 only the constants that they determine. Outliers have less weight (soft L1). The fit is deterministic.
 
 The left-out error of a run uses constants fitted to the other runs; equal runs, which only repeat a
-measurement, are left out together.
+measurement, are left out together. Left-out errors are also given by kind of layout, and show how many runs
+lie in the 80 % interval that the others give them.
+
+Measured memory determines one constant, the buffers of the framework: the median of measured minus predicted
+memory is added to them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 
@@ -19,9 +23,11 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.validate.constants import Constant, Site
+from phaze.validate.constants import RESERVED, Constant, Site
+from phaze.validate.intervals import end_of_own_runs
 from phaze.validate.rows import RunRow
-from phaze.validate.table import log_errors, predict_rows, settled
+from phaze.validate.run_kinds import parallelism_of
+from phaze.validate.table import log_errors, measured_of, predict_rows, settled
 
 NOISE = 0.05
 """Relative error of a run that no constant explains: repeats on different days differ by this (BLOOM)."""
@@ -33,6 +39,11 @@ MOST_ROWS = 60
 """Maximum number of runs in a fit, evenly spread; more runs take longer and hardly change the constants."""
 FOLDS = 20
 """Maximum number of cross-validation fits: each holds out one run or one group of runs."""
+LEAST_GIB = 0.1
+"""Least standard deviation of a run's memory around its prediction, in GiB: the granularity of tables."""
+DEVIATION, MEDIAN_ERROR = 1.4826, float(np.sqrt(np.pi / 2))
+"""Of normally distributed values: standard deviation over median absolute deviation, and standard error of
+the median over that of the mean."""
 STEP = 0.01
 """Step in a constant's logarithm for finite differences.
 
@@ -71,6 +82,18 @@ class FittedConstant:
 
 
 @dataclass(frozen=True)
+class LayoutErrors:
+    """Left-out errors of the runs of one kind of layout, as fractions."""
+
+    parallelism: str
+    """Kinds of parallelism, such as tp+dp."""
+    runs: int
+    bias: float
+    error: float
+    """Mean absolute error."""
+
+
+@dataclass(frozen=True)
 class Calibrated:
     """Site with constants fitted to runs, and mean absolute errors of the runs' times, as fractions."""
 
@@ -83,6 +106,9 @@ class Calibrated:
     error_before: float
     error: float
     error_left_out: float
+    covered: float
+    """Share of runs in the 80 % interval that the left-out errors of the other runs give them."""
+    layouts: tuple[LayoutErrors, ...]
 
 
 def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
@@ -90,25 +116,73 @@ def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
     sample = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
     sampled_rows = [rows[k] for k in sample]
     fitted_rows = tuple(settled(sampled_rows, predict_rows(sampled_rows, site.machine)))
-    effects = {c: _effect(site, fitted_rows, c) for c in site.constants}
+    runs = [run for row in fitted_rows for run in row.runs]
+    effects = {c: _effect(site, fitted_rows, c) if site.affects(c, runs) else 0.0 for c in site.constants}
     fit = Fit(site, fitted_rows, tuple(c for c, effect in effects.items() if effect >= LEAST_EFFECT))
     solution = fit.solve()
+    memory = _fitted_memory(site, fitted_rows)  # with the chosen microbatches
     jacobian, after = fit.jacobian(solution), fit.at(solution)
     before, errors = log_errors(rows, site.machine), log_errors(rows, after.machine)
     # Rows outside the sample took no part in the fit, so their errors are held out already.
     left_out = errors.copy()
     left_out[sample] = fit.left_out(solution, jacobian)
     spreads = dict(zip(fit.constants, _deviations(jacobian, fit.widths, errors[sample]), strict=True))
+    constants = [
+        FittedConstant(c, site.value(c), after.value(c), effect, spreads.get(c, float("nan")))
+        for c, effect in effects.items()
+    ]
     return Calibrated(
         after,
-        tuple(
-            FittedConstant(c, site.value(c), after.value(c), effect, spreads.get(c, float("nan")))
-            for c, effect in effects.items()
-        ),
+        (*constants, *memory),
         tuple(_inseparable_pairs(fit.constants, jacobian)),
         len(fitted_rows),
-        *(float(np.abs(np.expm1(logs)).mean()) for logs in (before, errors, left_out)),
+        error_before=_mean(before),
+        error=_mean(errors),
+        error_left_out=_mean(left_out),
+        covered=_covered(left_out),
+        layouts=tuple(_by_layout(rows, left_out)),
     )
+
+
+def _mean(errors: Floats) -> float:
+    """Mean absolute error, as a share of the measured times, of log errors (R,)."""
+    return float(np.abs(np.expm1(errors)).mean())
+
+
+def _fitted_memory(site: Site, rows: Sequence[RunRow]) -> Iterator[FittedConstant]:
+    """Yield the buffers of the framework that measured memory determines; nothing without such rows."""
+    measured_rows, before = [row for row in rows if row.measured_gib is not None], site.value(RESERVED)
+    if not measured_rows:
+        return
+    low, high = (
+        predict_rows(measured_rows, site.with_values({RESERVED: gib}).machine)["memory_gib"].to_numpy(float)
+        for gib in (before, before + 1.0)
+    )
+    # A GiB of buffers takes more of a device whose allocator leaves fragments.
+    gaps = (measured_of(measured_rows, "measured_gib") - low) / (high - low)
+    # Buffers cannot be negative: runs that need less than predicted leave them at their lower end.
+    after = float(np.clip(before + np.median(gaps), min(before, RESERVED.low), RESERVED.high))
+    # Standard error of a median of normally distributed gaps, from their median absolute deviation.
+    deviation = DEVIATION * float(np.median(np.abs(gaps - np.median(gaps))))
+    error = max(deviation, LEAST_GIB) * MEDIAN_ERROR / np.sqrt(len(gaps))
+    effect = float(np.abs(gaps).max() / site.device.hbm_gib)
+    yield FittedConstant(RESERVED, before, float(f"{after:.4g}"), effect, error / max(after, RESERVED.low))
+
+
+def _covered(errors: Floats) -> float:
+    """Share of log errors (R,) inside the interval that the mean absolute error of the others gives."""
+    sizes = np.abs(np.expm1(errors))
+    of_others = (sizes.sum() - sizes) / max(len(sizes) - 1, 1)
+    ends = np.log([end_of_own_runs(float(error), max(len(sizes) - 1, 1)) for error in of_others])
+    return float((np.abs(errors) <= ends).mean())
+
+
+def _by_layout(rows: Sequence[RunRow], errors: Floats) -> Iterator[LayoutErrors]:
+    """Yield bias and mean absolute error of log errors (R,) by the kinds of parallelism of the rows."""
+    kinds = np.array([parallelism_of(row.runs[0].layout) for row in rows])
+    for kind in dict.fromkeys(kinds.tolist()):
+        of_kind = np.expm1(errors[kinds == kind])
+        yield LayoutErrors(kind, len(of_kind), float(of_kind.mean()), float(np.abs(of_kind).mean()))
 
 
 def _effect(site: Site, rows: Sequence[RunRow], constant: Constant) -> float:
@@ -125,6 +199,8 @@ class Fit:
     site: Site
     rows: tuple[RunRow, ...]
     constants: tuple[Constant, ...]
+    _last: dict[str, Floats] = field(default_factory=dict)
+    """Constants `x` for which errors were computed last, and these `errors`."""
 
     @cached_property
     def bounds(self) -> tuple[Floats, Floats]:
@@ -153,7 +229,14 @@ class Fit:
 
     def errors(self, x: Floats, mask: Bools | None = None) -> Floats:
         """Logarithms of predicted over measured times at constants `x`, for all rows or those in `mask`."""
-        rows = self.rows if mask is None else [self.rows[k] for k in np.flatnonzero(mask)]
+        if mask is not None:
+            return self._errors_of([self.rows[k] for k in np.flatnonzero(mask)], x)
+        # A Jacobian starts from the errors of the step that the fit has just accepted.
+        if not np.array_equal(x, self._last.get("x", ())):
+            self._last.update(x=x.copy(), errors=self._errors_of(self.rows, x))
+        return self._last["errors"]
+
+    def _errors_of(self, rows: Sequence[RunRow], x: Floats) -> Floats:
         site = self.site.with_values(dict(zip(self.constants, np.exp(x).tolist(), strict=True)))
         return log_errors(rows, site.machine)
 
@@ -165,7 +248,7 @@ class Fit:
             # A step must not leave the range, where values may be invalid (a share above 1).
             step = STEP if x[k] + STEP <= high[k] else -STEP
             moved = x + step * (np.arange(len(x)) == k)
-            slopes[:, k] = (self.errors(moved) - errors) / step
+            slopes[:, k] = (self._errors_of(self.rows, moved) - errors) / step
         return slopes
 
     def solve(self) -> Floats:

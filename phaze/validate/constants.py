@@ -1,19 +1,21 @@
 """Constants of a system that runs can determine, with ranges from physics and published systems.
 
 There are few, so that a handful of runs determines them: sustained clock and HBM bandwidth of devices on long
-jobs, kernel launch overhead, and for every network level the fraction of the bandwidth that collectives reach
-and their start-up time.
+jobs, kernel launch overhead, HBM traffic of elementwise kernels, time of the kernels that route tokens to
+experts, and for every network level the fraction of the bandwidth that collectives reach and their start-up
+time. The memory of runs determines the buffers of their framework (`RESERVED`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from phaze.plan.machines import machine_of
 from phaze.plan.plan import Machine
+from phaze.plan.pricing.runs import Run
 from phaze.spec.files import FOLDER
 from phaze.spec.system import Cluster, Device, Level, Stack
 from phaze.spec.systems import load_cluster, load_stack_of, with_numbers
@@ -39,7 +41,13 @@ OF_DEVICE = (
     Constant("device", "sustained_clock", 0.4, 1.0),  # base clocks under a power cap; boost
     Constant("device", "sustained_hbm", 0.3, 1.0),
 )
-OF_STACK = (Constant("stack", "launch_s", 1e-6, 2e-4),)  # CUDA graphs; busy Python hosts
+ROUTING = Constant("stack", "permuted", 0.5, 8.0)  # fused kernels; index operations in PyTorch
+OF_STACK = (
+    Constant("stack", "launch_s", 1e-6, 2e-4),  # CUDA graphs; busy Python hosts
+    Constant("stack", "elementwise", 0.8, 6.0),  # fused beyond what is assumed; unfused in single precision
+    ROUTING,
+)
+RESERVED = Constant("stack", "reserved_gib", 0.01, 32.0)  # from none to half of a small device
 OF_LEVEL = (
     Constant("levels.{}", "sustained", 0.05, 1.0),
     Constant("levels.{}", "start_s", 1e-7, 5e-3),  # a message inside a node; a collective of thousands
@@ -71,6 +79,14 @@ class Site:
         levels = range(len(self.cluster.levels))
         of_levels = (replace(c, part=c.part.format(level)) for level in levels for c in OF_LEVEL)
         return (*OF_DEVICE, *OF_STACK, *of_levels)
+
+    def affects(self, constant: Constant, runs: Sequence[Run]) -> bool:
+        """False if a constant cannot change any run: routing without experts, links that no run uses."""
+        if constant == ROUTING:
+            return any(run.model.experts is not None for run in runs)
+        _, _, level = constant.part.partition("levels.")
+        inner = self.cluster.levels[int(level) - 1].devices if level not in ("", "0") else 1
+        return not level or any(run.gpus > inner for run in runs)
 
     def value(self, constant: Constant) -> float:
         """Value of a constant on this system."""

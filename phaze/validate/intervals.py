@@ -29,7 +29,6 @@ from phaze.base.arrays import Bools, Floats, Names
 from phaze.base.errors import PhazeError
 from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
 from phaze.spec.files import FOLDER
-from phaze.spec.system import Calibration
 from phaze.spec.training_plan import NearRun
 from phaze.validate.run_kinds import KEYS, PROPERTIES, RunKind, team_of
 
@@ -43,8 +42,8 @@ ERRORS = "errors.csv"
 APART: dict[str, float] = {"stack": 2.0, "device": 1.5, "experts": 1.0, "precision": 0.5}
 """Distance that a difference in each property adds; half of it if both values belong to one family.
 
-Software matters most: of 0.5, 1, 1.5, 2, 2.5 and 3 the published runs have the lowest interval score (Gneiting
-and Raftery, JASA 2007) with 2, each source predicted from the others.
+Software matters most: of 0.5, 1, 1.5, 2, 2.5 and 3 the published runs have the lowest interval score
+(Gneiting and Raftery, JASA 2007) with 2, each source predicted from the others.
 """
 EACH_AXIS = 0.25
 """Distance for each kind of parallelism that only one of two runs uses."""
@@ -145,7 +144,8 @@ class PublishedErrors:
         if unmeasured or not (alike or fitted):
             return SimilarRuns(NO_INTERVAL, nearest, unmeasured)
         if fitted:
-            return SimilarRuns(_fitted_ends(fitted), nearest, ())
+            end = end_of_own_runs(fitted.error_left_out, fitted.rows)
+            return SimilarRuns((1 / end, end), nearest, ())
         # Calibration takes all pairs of runs, so it is done once per held-out source.
         if held_out not in self._widths:
             self._widths[held_out] = self._widening(held_out)
@@ -332,18 +332,17 @@ def interval(priced: PricedLayout, folder: Path = FOLDER) -> MeasuredInterval:
     return MeasuredInterval(None if np.isnan(low_s) else (low_s, high_s), runs.nearest, runs.unmeasured)
 
 
-def _fitted_ends(fitted: Calibration) -> tuple[float, float]:
-    """80 % interval over the predicted time, from the leave-one-out error of the user's own runs.
+def end_of_own_runs(error: float, rows: int) -> float:
+    """Upper end of the 80 % interval over the predicted time, from the left-out error of this many own runs.
 
-    This is Student's prediction interval for one more run. Its standard deviation is 1.25 mean absolute
-    errors, as for normally distributed errors.
+    The lower end is its inverse. This is Student's prediction interval for one more run. Its standard
+    deviation is 1.25 mean absolute errors, as for normally distributed errors.
     """
     from scipy.special import stdtrit  # only here, because the import takes a fifth of a second
 
     # 1 + 1/n: the new run scatters around a mean that is itself estimated from n runs.
-    spread = MEAN_ABSOLUTE * max(fitted.error_left_out, LEAST_WITHIN) * np.sqrt(1 + 1 / fitted.rows)
-    end = float(np.exp(stdtrit(max(fitted.rows - 1, 1), (1 + COVERED) / 2) * spread))
-    return 1 / end, end
+    spread = MEAN_ABSOLUTE * max(error, LEAST_WITHIN) * np.sqrt(1 + 1 / rows)
+    return float(np.exp(stdtrit(max(rows - 1, 1), (1 + COVERED) / 2) * spread))
 
 
 def with_intervals(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_unwritable, write_text
 from phaze.layout import SHARED_OPTIONS
 from phaze.spec.files import is_path
-from phaze.spec.system import Calibration, Cluster, Device
+from phaze.spec.system import Calibration, Cluster, Device, LayoutResidual
 from phaze.spec.systems import load_device
 from phaze.validate.calibration import Calibrated, calibrated
 from phaze.validate.constants import Site
@@ -147,6 +148,9 @@ def system_text(calibration: Calibrated, rows: Sequence[RunRow], path: Path, sys
     old = calibration.site.cluster.calibrated
     fitted = Calibration(
         runs=path.name[-LONGEST_NAME:],
+        cluster=Path(system).stem,
+        software=calibration.site.stack.name,
+        date=max(row.date for row in rows) or f"{datetime.now(UTC):%Y-%m}",
         rows=calibration.rows,
         features=features_needed(predict_rows(rows, calibration.site.machine)),
         device={**(old.device if old else {}), **_changed(calibration, "device")},
@@ -154,6 +158,18 @@ def system_text(calibration: Calibrated, rows: Sequence[RunRow], path: Path, sys
         error_before=round(calibration.error_before, 5),
         error=round(calibration.error, 5),
         error_left_out=round(calibration.error_left_out, 5),
+        covered=round(calibration.covered, 3),
+        uncertainty={
+            constant.constant.name: float(f"{constant.uncertainty:.3g}")
+            for constant in calibration.constants
+            if constant.identifiable
+        },
+        layouts={
+            errors.parallelism: LayoutResidual(
+                runs=errors.runs, bias=round(errors.bias, 5), error=round(errors.error, 5)
+            )
+            for errors in calibration.layouts
+        },
     )
     cluster = calibration.site.cluster.model_copy(update={"calibrated": fitted})
     about = f"# {Path(system).stem} with constants fitted to runs (python -m phaze calibrate).\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -12,8 +13,8 @@ from phaze.base.errors import PhazeError
 from phaze.plan.machines import load_machine
 from phaze.spec.system import Cluster
 from phaze.spec.systems import load_cluster, load_network, load_stack_of, load_system_of
-from phaze.validate.calibration import FittedConstant
-from phaze.validate.constants import Site
+from phaze.validate.calibration import FittedConstant, calibrated
+from phaze.validate.constants import RESERVED, Site
 from phaze.validate.rows import read_rows
 from phaze.validate.table import predict_rows
 from tests.commands import assert_refused, invoke, invoke_json
@@ -29,7 +30,7 @@ RUNS = """hidden,heads,layers,seq,vocab,gpus,global_batch,tp,microbatch,note
 """
 
 
-def measured(folder: Path, **columns: str) -> Path:
+def measured(folder: Path, **columns: str | pd.Series) -> Path:
     """Write runs with their times on the true cluster, and more columns."""
     path = folder / "runs.csv"
     path.write_text(RUNS)
@@ -44,7 +45,8 @@ def measured(folder: Path, **columns: str) -> Path:
 @pytest.fixture(name="fitted", scope="module")
 def fitted_system(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict]:
     folder = tmp_path_factory.mktemp("calibrate")
-    runs, out = measured(folder), folder / "mine.yaml"
+    dated = dict(zip(range(4), ("2025-01", "2025-03", "2024-12", "2025-02"), strict=True))
+    runs, out = measured(folder, date=pd.Series(dated)), folder / "mine.yaml"
     return runs, out, invoke_json("calibrate", runs, "--system", SYSTEM, "-o", out)
 
 
@@ -76,6 +78,51 @@ def test_the_file_says_device_stack_and_runs_and_is_the_same_each_time(
     assert load_stack_of(cluster).launch_s == found["constants"][2]["after"]
     invoke("calibrate", runs, "--system", SYSTEM, "-o", tmp_path / "again.yaml")
     assert (tmp_path / "again.yaml").read_text() == out.read_text()
+
+
+@pytest.mark.slow
+def test_the_profile_names_software_cluster_and_date_with_uncertainty_and_residuals(
+    fitted: tuple[Path, Path, dict],
+) -> None:
+    _, out, shown = fitted
+    profile = yaml.safe_load(out.read_text())["calibrated"]
+    assert (profile["cluster"], profile["software"]) == (SYSTEM, "megatron-deepspeed")
+    assert profile["date"] == "2025-03"  # of the newest run
+    determined = {c["name"]: c["uncertainty"] for c in shown["constants"] if c["identifiable"]}
+    assert profile["uncertainty"] == pytest.approx(determined, rel=0.01)
+    # The kinds of layout partition the runs.
+    assert sum(errors["runs"] for errors in profile["layouts"].values()) == len(RUNS.splitlines()) - 1
+    assert set(profile["layouts"]) == {"dp", "tp", "tp+dp"}
+    assert 0 <= profile["covered"] <= 1
+
+
+@pytest.mark.slow
+def test_elementwise_kernels_and_buffers_of_the_framework_are_recovered_within_their_uncertainty(
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text(RUNS)
+    site, (frame, rows) = Site.load(SYSTEM), read_rows(table)
+    constants = {constant.key: constant for constant in (*site.constants, RESERVED)}
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        elementwise, reserved_gib = float(rng.uniform(1.5, 3.0)), float(rng.uniform(0.5, 4.0))
+        true = site.with_values({constants["elementwise"]: elementwise, RESERVED: reserved_gib})
+        priced = predict_rows(rows, true.machine)
+        frame.assign(measured_s=priced["time_s"], measured_gib=priced["memory_gib"]).to_csv(
+            table, index=False
+        )
+        measured_rows = read_rows(table)[1]
+        calibration = calibrated(site, measured_rows)
+        assert calibration.error < 0.02 < calibration.error_before
+        fit = {fitted.constant.key: fitted for fitted in calibration.constants}
+        for key, value in (("elementwise", elementwise), ("reserved_gib", reserved_gib)):
+            # Uncertainties are standard deviations of logarithms. HBM bandwidth has nearly the same effect as
+            # elementwise traffic, so that the uncertainty of both is large.
+            assert abs(np.log(value / fit[key].after)) < 2 * fit[key].uncertainty, (seed, key)
+        assert fit["reserved_gib"].after == pytest.approx(reserved_gib, abs=0.05)
+        assert not fit["permuted"].identifiable  # no run has experts
+        assert not fit["permuted"].effect
 
 
 def test_every_command_takes_the_file_for_a_system(fitted: tuple[Path, Path, dict], tmp_path: Path) -> None:
