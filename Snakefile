@@ -9,7 +9,7 @@ HOME = Path(workflow.current_basedir.get_path_or_uri(secret_free=True))
 """Folder of this file, also where another workflow uses it as a module."""
 sys.path.insert(0, str(HOME))
 
-from phaze.layout import KEY_PATTERN, Layout
+from phaze.layout import KEY_PATTERN, LAYER_AXES, Layout
 from phaze.spec.config import check_config_files, load_settings
 from phaze.spec.files import FOLDER, read_mapping
 from phaze.base.errors import PhazeError
@@ -65,7 +65,7 @@ wildcard_constraints:
     scenario="|".join(map(re.escape, settings.scenarios)),
     model="|".join(map(re.escape, settings.study.workloads)),
     layout=KEY_PATTERN,
-    shard="small-buffer|large-buffer|smaller|named",
+    shard="|".join(map(re.escape, {*settings.shards, *settings.front_shards})) or "none",
     input="|".join(map(re.escape, settings.study.plans.inputs)) or "none",
     tiled="|".join(map(re.escape, settings.study.tiled.cases)) or "none",
     case="|".join(map(re.escape, settings.study.plans.cases)) or "none",

@@ -8,25 +8,38 @@ WRITES  results/inputs/<input>.json: a model of the study in the format of the a
 """
 
 
+def shard_of_input(w):
+    """Return the shard with the architecture of a model of the study that is an input."""
+    return settings.shard_of(PLANS.stand_ins[w.input].architecture)
+
+
 rule write_input:
     """Write a model of the study on one of its accelerators as an input of Piper's planner."""
     message:
         "write input {wildcards.input}"
     input:
         layers=lambda w: own_tables("<results>/layers", w.input),
-        solves=lambda w: own_tables(f"<results>/solves/{MAIN}", w.input, shard=settings.named_shard),
+        solves=lambda w: own_tables(f"<results>/solves/{MAIN}", w.input, shard=shard_of_input(w)),
         graph=lambda w: f"<results>/graphs/{PLANS.inputs[w.input].own.workload}.parquet",
-        architectures=f"<results>/architectures/{MAIN}/{settings.named_shard}.parquet",
+        architectures=lambda w: f"<results>/architectures/{MAIN}/{shard_of_input(w)}.parquet",
     output:
         "<results>/inputs/{input}.json",
     params:
-        own=lambda w: PLANS.inputs[w.input].own.model_dump(mode="json"),
-        scenario=settings.scenarios[MAIN].model_dump(mode="json"),
-        training=lambda w: training_of(PLANS.inputs[w.input].own.microbatch),
-        sequence=lambda w: settings.workload(PLANS.inputs[w.input].own.workload).sequence,
-        flops_per_token=lambda w: settings.flops_per_token(PLANS.inputs[w.input].own.workload),
-        energy=settings.technology.energy.model_dump(mode="json"),
-        code=source_digest("phaze.formulas.piper.study", "phaze.formulas.piper.instance"),
+        **stated_by(
+            ["input"],
+            zip(PLANS.stand_ins),
+            lambda name: {
+                "own": PLANS.stand_ins[name].model_dump(mode="json"),
+                "sequence": settings.workload(PLANS.stand_ins[name].workload).sequence,
+                "flops_per_token": settings.flops_per_token(PLANS.stand_ins[name].workload),
+            },
+        ),
+        **stated(
+            scenario=scenario_of(MAIN),
+            training={key: value for key, value in study["training"].items() if key != "microbatches"},
+            energy=settings.technology.energy.model_dump(mode="json"),
+            code=source_digest("phaze.formulas.piper.study", "phaze.formulas.piper.instance"),
+        ),
     log:
         "<logs>/inputs/{input}.log",
     threads: 1
@@ -50,10 +63,20 @@ rule plan_case:
         pipelines="<results>/pipelines/{case}/{point}.parquet",
         curves="<results>/curves/{case}/{point}.parquet",
     params:
-        name=lambda w: PLANS.made[w.case].input,
-        point=lambda w: PLANS.made[w.case].points()[w.point].model_dump(mode="json"),
-        code=source_digest(
-            "phaze.formulas.piper.baselines", "phaze.formulas.piper.study", "phaze.formulas.piper.instance"
+        **stated_by(
+            ["case", "point"],
+            [(case, point) for case in PLANS.made for point in PLANS.made[case].points()],
+            lambda case, point: {
+                "name": PLANS.made[case].input,
+                "point": PLANS.made[case].points()[point].model_dump(mode="json"),
+            },
+        ),
+        **stated(
+            code=source_digest(
+                "phaze.formulas.piper.baselines",
+                "phaze.formulas.piper.study",
+                "phaze.formulas.piper.instance",
+            )
         ),
     log:
         "<logs>/cases/{case}/{point}.log",

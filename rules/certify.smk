@@ -30,12 +30,13 @@ rule certify:
         certificate="<results>/certificates/{scenario}/{model}.parquet",
         ranges="<results>/ranges/{scenario}/{model}.parquet",
     params:
-        **split_params(training=study["training"]),
-        scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
-        area_limit=lambda w: settings.area_limit(w.scenario),
-        technology=settings.technology.model_dump(mode="json"),
-        overlap_communication=study["schedule"]["overlap_communication"],
-        code=source_digest("phaze.certify.stage", "phaze.cost.space"),
+        **by_scenario(scenario=scenario_of, area_limit=settings.area_limit),
+        **stated(
+            training=study["training"],
+            technology=settings.technology.model_dump(mode="json"),
+            overlap_communication=study["schedule"]["overlap_communication"],
+            code=source_digest("phaze.certify.stage", "phaze.cost.space"),
+        ),
     log:
         "<logs>/certificates/{scenario}/{model}.log",
     threads: 1
@@ -65,12 +66,16 @@ rule certify_common:
     output:
         "<results>/certificates/{scenario}.parquet",
     params:
-        weights={name: settings.workload(name).weight for name in settings.study.models},
-        global_batch=lambda w: settings.scenarios[w.scenario].global_batch,
-        area_limit=lambda w: settings.area_limit(w.scenario),
-        technology=settings.technology.model_dump(mode="json"),
-        screen=study["screen"],
-        code=source_digest("phaze.certify.common", "phaze.cost.space"),
+        **by_scenario(
+            global_batch=lambda scenario: settings.scenarios[scenario].global_batch,
+            area_limit=settings.area_limit,
+        ),
+        **stated(
+            weights=WEIGHTS,
+            technology=settings.technology.model_dump(mode="json"),
+            screen=study["screen"],
+            code=source_digest("phaze.certify.common", "phaze.cost.space"),
+        ),
     log:
         "<logs>/certificates/{scenario}.log",
     localrule: True
@@ -95,15 +100,17 @@ rule audit:
     output:
         "<results>/audits/{scenario}/{model}.parquet",
     params:
-        **split_params(training=study["training"], schedule=study["schedule"]),
-        scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
-        certify=study["certify"],
-        area_limit=lambda w: settings.area_limit(w.scenario),
-        technology=settings.technology.model_dump(mode="json"),
-        store=store_of("audits"),
-        code=source_digest(
-            "phaze.certify.draw", "phaze.certify.verification", "phaze.cost.space", programs=("glpsol",)
+        **by_scenario(scenario=scenario_of, area_limit=settings.area_limit),
+        **stated(
+            training=study["training"],
+            schedule=study["schedule"],
+            certify=study["certify"],
+            technology=settings.technology.model_dump(mode="json"),
+            code=source_digest(
+                "phaze.certify.draw", "phaze.certify.verification", "phaze.cost.space", programs=("glpsol",)
+            ),
         ),
+        store=store_of("audits"),
     log:
         "<logs>/audits/{scenario}/{model}.log",
     threads: 1

@@ -13,10 +13,16 @@ rule enumerate_architectures:
     output:
         "<results>/architectures/{scenario}/{shard}.parquet",
     params:
-        members=lambda w: settings.members(w.shard),
-        area_limit=lambda w: settings.area_limit(w.scenario),
-        technology=settings.technology.model_dump(mode="json"),
-        code=source_digest("phaze.cost.space"),
+        **by_shard(
+            lambda scenario, shard: {
+                "members": settings.members(shard),
+                "area_limit": None if shard in settings.named_shards else settings.area_limit(scenario),
+            }
+        ),
+        **stated(
+            area_figures=settings.technology.area_um2.model_dump(mode="json"),
+            code=source_digest("phaze.cost.space"),
+        ),
     log:
         "<logs>/architectures/{scenario}/{shard}.log",
     localrule: True
@@ -36,14 +42,23 @@ rule estimate:
         "estimate {wildcards.model} {wildcards.layout} on {wildcards.shard}"
     input:
         parts="<results>/parts/{model}/{layout}.parquet",
-        architectures="<results>/architectures/{scenario}/{shard}.parquet",
+        architectures=grid_file("<results>/architectures/{scenario}/{shard}.parquet"),
     output:
         "<results>/estimates/{scenario}/{model}/{layout}/{shard}.parquet",
     params:
-        hardware=lambda w: settings.hardware(w.scenario),
-        technology=settings.technology.model_dump(mode="json"),
-        estimate=study["estimate"],
-        code=source_digest("phaze.cost.operators"),
+        **stated_by(
+            ("scenario", "shard", has_collectives),
+            product(settings.scenarios, SHARDS, (False, True)),
+            lambda scenario, shard, collectives: {
+                "chip": settings.chip_of(shard),
+                "hardware": settings.hardware(scenario, shard, collectives=collectives),
+            },
+        ),
+        **stated(
+            technology=settings.technology.model_dump(mode="json"),
+            estimate=study["estimate"],
+            code=source_digest("phaze.cost.operators", "phaze.cost.space"),
+        ),
     log:
         "<logs>/estimates/{scenario}/{model}/{layout}/{shard}.log",
     threads: 1

@@ -13,9 +13,8 @@ rule extract_graph:
     output:
         "<results>/graphs/{model}.parquet",
     params:
-        model=lambda w: settings.models[w.model].model_dump(mode="json", exclude={"hyper_operators"}),
-        head=study["extract"]["head"],
-        code=source_digest("phaze.workload.models"),
+        **by_model(model=spec_of),
+        **stated(head=study["extract"]["head"], code=source_digest("phaze.workload.models")),
     log:
         "<logs>/graphs/{model}.log",
     localrule: True
@@ -40,10 +39,11 @@ rule extract:
         layers="<results>/layers/{model}/{layout}.parquet",
     params:
         # Operators do not depend on the repetitions of a layer, so changing the layer count re-runs nothing here.
-        model=lambda w: settings.models[w.model].distinct().model_dump(mode="json"),
-        sequence=lambda w: settings.workload(w.model).sequence,
-        extract=study["extract"],
-        code=source_digest("phaze.workload.models"),
+        **by_model(
+            model=lambda model: settings.models[model].distinct().model_dump(mode="json"),
+            sequence=lambda model: settings.workload(model).sequence,
+        ),
+        **stated(extract=study["extract"], code=source_digest("phaze.workload.models")),
     log:
         "<logs>/operators/{model}/{layout}.log",
     threads: 1

@@ -25,10 +25,18 @@ rule plan_layouts:
         layout_proofs="<results>/layout_proofs/{question}.parquet",
         plan="<results>/training_plans/{question}.json",
     params:
-        point=lambda w: LAYOUTS.points[w.question].model_dump(mode="json"),
-        model=lambda w: settings.layout_models[LAYOUTS.points[w.question].model],
-        asked={key: value for key, value in study["layouts"].items() if key in ASKED},
-        code=source_digest("phaze.plan.answer.answer", "phaze.validate.intervals"),
+        **stated_by(
+            ["question"],
+            zip(LAYOUTS.points),
+            lambda question: {
+                "point": LAYOUTS.points[question].model_dump(mode="json"),
+                "model": settings.layout_models[LAYOUTS.points[question].model],
+            },
+        ),
+        **stated(
+            asked={key: value for key, value in study["layouts"].items() if key in ASKED},
+            code=source_digest("phaze.plan.answer.answer", "phaze.validate.intervals"),
+        ),
     log:
         "<logs>/ranked_layouts/{question}.log",
     threads: 1
@@ -54,8 +62,7 @@ rule report_layouts:
         page=reported("layouts.html"),
         markdown="<results>/report/layouts.md",
     params:
-        layouts=study["layouts"],
-        code=source_digest("phaze.report.layouts"),
+        **stated(layouts=study["layouts"], code=source_digest("phaze.report.layouts")),
     log:
         "<logs>/report/layouts.log",
     threads: 1

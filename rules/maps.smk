@@ -9,6 +9,14 @@ WRITES  results/operator-graphs/<graph>.json                          operators 
 """
 
 
+def map_sections(stages, topology):
+    """Return the sections on which every mapping of stages to a topology depends."""
+    return {
+        "point": MAPS.stages[stages].model_dump(mode="json"),
+        "topology": MAPS.topologies[topology].model_dump(mode="json"),
+    }
+
+
 rule profile_graph:
     """Profile a model: write the graph of its operators with their times on a device."""
     message:
@@ -16,10 +24,16 @@ rule profile_graph:
     output:
         "<results>/operator-graphs/{graph}.json",
     params:
-        graph=lambda w: MAPS.graphs[w.graph].model_dump(mode="json"),
-        model=lambda w: settings.map_models[w.graph][0],
-        system=lambda w: settings.map_models[w.graph][1:],
-        code=source_digest("phaze.partition.profile"),
+        **stated_by(
+            ["graph"],
+            zip(MAPS.graphs),
+            lambda graph: {
+                "graph": MAPS.graphs[graph].model_dump(mode="json"),
+                "model": settings.map_models[graph][0],
+                "system": settings.map_models[graph][1:],
+            },
+        ),
+        **stated(code=source_digest("phaze.partition.profile")),
     log:
         "<logs>/operator-graphs/{graph}.log",
     threads: 1
@@ -41,9 +55,15 @@ rule partition_graph:
     output:
         "<results>/stage-graphs/{stages}.json",
     params:
-        point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
-        bandwidth=lambda w: MAPS.graphs[MAPS.stages[w.stages].graph].bandwidth_gib_per_s,
-        code=source_digest("phaze.partition.study"),
+        **stated_by(
+            ["stages"],
+            zip(MAPS.stages),
+            lambda stages: {
+                "point": MAPS.stages[stages].model_dump(mode="json"),
+                "bandwidth": MAPS.graphs[MAPS.stages[stages].graph].bandwidth_gib_per_s,
+            },
+        ),
+        **stated(code=source_digest("phaze.partition.study")),
     log:
         "<logs>/stage-graphs/{stages}.log",
     threads: 1
@@ -66,11 +86,12 @@ rule map_stages:
         mappings="<results>/mappings/{stages}/{topology}.parquet",
         mapped_devices="<results>/mapped-devices/{stages}/{topology}.parquet",
     params:
-        point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
-        topology=lambda w: MAPS.topologies[w.topology].model_dump(mode="json"),
-        search=lambda w: MAP_JOBS[w.stages, w.topology],
-        settings={key: study["maps"][key] for key in ("tries", "steps", "seed", "memory_gib_per_s")},
-        code=source_digest("phaze.map.study"),
+        **stated_by(["stages", "topology"], MAP_JOBS, map_sections),
+        **stated_by(["stages", "topology"], MAP_JOBS, lambda *job: {"search": MAP_JOBS[job]}),
+        **stated(
+            settings={key: study["maps"][key] for key in ("tries", "steps", "seed", "memory_gib_per_s")},
+            code=source_digest("phaze.map.study"),
+        ),
     log:
         "<logs>/mappings/{stages}/{topology}.log",
     threads: 4
@@ -92,10 +113,11 @@ rule map_gaps:
     output:
         "<results>/search-gaps/{stages}/{topology}.parquet",
     params:
-        point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
-        topology=lambda w: MAPS.topologies[w.topology].model_dump(mode="json"),
-        settings={key: study["maps"][key] for key in ("tries", "gap_steps", "seed")},
-        code=source_digest("phaze.map.study"),
+        **stated_by(["stages", "topology"], GAP_JOBS, map_sections),
+        **stated(
+            settings={key: study["maps"][key] for key in ("tries", "gap_steps", "seed")},
+            code=source_digest("phaze.map.study"),
+        ),
     log:
         "<logs>/search-gaps/{stages}/{topology}.log",
     threads: 4

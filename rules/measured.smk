@@ -19,8 +19,7 @@ rule predict_measured:
     output:
         **{table: f"<results>/{table}.parquet" for table in MEASURED_TABLES},
     params:
-        sources=study["measured"]["sources"],
-        code=source_digest("phaze.validate.study"),
+        **stated(sources=study["measured"]["sources"], code=source_digest("phaze.validate.study")),
     log:
         "<logs>/measured_runs.log",
     threads: 1
@@ -45,9 +44,11 @@ rule report_measured:
         page=reported("validate.html"),
         markdown="<results>/report/validate.md",
     params:
-        validate=study["measured"],
-        simulated=SIMULATED,
-        code=source_digest("phaze.report.measured_page"),
+        **stated(
+            validate=study["measured"],
+            simulated=SIMULATED,
+            code=source_digest("phaze.report.measured_page"),
+        ),
     log:
         "<logs>/report/validate.log",
     threads: 1

@@ -57,20 +57,22 @@ rule report_papers:
         markdown="<results>/report/papers.md",
     params:
         **study_without(("measured", "layouts")),
-        published={part: PUBLISHED[part] for part in PAPERS if part in PUBLISHED},
-        models=(
-            {
-                "name": MAIN,
-                "scenario": settings.scenarios[MAIN].model_dump(mode="json"),
-                "area_limit": settings.area_limit(MAIN),
-                "estimates": settings.estimates_of(MAIN),
-                "technology": settings.technology.model_dump(mode="json"),
-            }
-            if "report" in PAPERS
-            else None
+        **stated(
+            published={part: PUBLISHED[part] for part in PAPERS if part in PUBLISHED},
+            models=(
+                {
+                    "name": MAIN,
+                    "scenario": scenario_of(MAIN),
+                    "area_limit": settings.area_limit(MAIN),
+                    "estimates": settings.estimates_of(MAIN),
+                    "technology": settings.technology.model_dump(mode="json"),
+                }
+                if "report" in PAPERS
+                else None
+            ),
+            flops=settings.tiled_flops,
+            code=source_digest("phaze.papers", "phaze.cost.space"),
         ),
-        flops=settings.tiled_flops,
-        code=source_digest("phaze.papers", "phaze.cost.space"),
     log:
         "<logs>/report/papers.log",
     threads: 1

@@ -1,4 +1,11 @@
-"""Paths and settings shared by several rules."""
+"""Paths and settings shared by several rules.
+
+Params are texts of one setting each, such as `training.microbatches: 16`. A rule has only the settings that its jobs
+depend on. Snakemake prints the texts that differ as the reason of a job.
+"""
+
+from itertools import product
+from operator import attrgetter
 
 PUBLISHED = {}
 if any(getattr(settings.study, part).published for part in ("report", "plans", "tiled", "maps")):
@@ -23,6 +30,35 @@ DEPTH = {"estimate": 1, "screen": 2, "schedule": 3, "place": 4}
 input files of all jobs that could begin, which takes longer than some jobs."""
 FIRST = 5
 """Priority of the critical path to the report: the common architecture, plans on it, and their mappings."""
+
+
+def stated(**sections):
+    """Return params for the settings of some sections."""
+    return {name: unexpanded(text) for name, text in split_params(**sections).items()}
+
+
+def unexpanded(text):
+    """Return a param with a text, whose braces Snakemake would take for wildcards but in a function's result."""
+    return (lambda w: text) if re.search(r"{[^\"}]", text) else text
+
+
+def stated_by(wildcards, values, sections):
+    """Return params for settings that depend on wildcards, or on functions of them.
+
+    `values` has all of their combinations; `sections` returns the sections of one.
+    """
+    readers = [attrgetter(wildcard) if isinstance(wildcard, str) else wildcard for wildcard in wildcards]
+    texts = {at: split_params(**sections(*at)) for at in values}
+
+    def param(name):
+        by_values = {at: text.get(name, "") for at, text in texts.items()}
+        distinct = {*by_values.values()}
+        # Snakemake calls every function for every job, which takes longer than planning most jobs.
+        if len(distinct) == 1:
+            return unexpanded(*distinct)
+        return lambda w: by_values[tuple(read(w) for read in readers)]
+
+    return {name: param(name) for name in dict.fromkeys(name for text in texts.values() for name in text)}
 
 
 def growing(amount):
@@ -63,6 +99,11 @@ def operator_tables(table, models=settings.study.models):
     ]
 
 
+def grid_file(path):
+    """Return an input function for a file of a shard; a shard with a single named architecture needs none."""
+    return lambda w: [] if w.shard in settings.named_shards else path.format(**dict(w.items()))
+
+
 def estimates_file(w):
     """Return the file of the estimates, which scenarios with equal hardware share."""
     scenario = settings.estimates_of(w.scenario)
@@ -99,27 +140,75 @@ def store_of(answers):
 HAS_GRID = settings.study.architectures.grid is not None
 
 
+SHARDS = tuple(dict.fromkeys((*settings.shards, *settings.front_shards)))
+
+
 def problem_of(scenario=None):
     """Return params for the `Problem` of a rule's model, without a cache, by default in the rule's scenario."""
+    sections = ("training", "extract", "estimate", "schedule")
+    params = {"technology": settings.technology.model_dump(mode="json"), "solutions": SOLUTIONS}
+    in_scenario = stated(scenario=scenario_of(scenario)) if scenario else by_scenario(scenario=scenario_of)
+    return stated(**params, **{name: study[name] for name in sections}) | in_scenario | MODEL_PARAMS
 
-    def of_rule(part):
-        return lambda w: part(scenario or w.scenario, w.model)
 
-    parts = {name: of_rule(part) for name, part in settings.problem_parts.items()}
-    sections = {name: study[name] for name in ("training", "extract", "estimate", "schedule")}
-    return parts | split_params(**sections) | {"solutions": SOLUTIONS}
+def scenario_of(scenario):
+    """Return the settings of a scenario."""
+    return settings.scenarios[scenario].model_dump(mode="json")
+
+
+def by_scenario(**sections):
+    """Return params for settings that depend on the rule's scenario, by a function of its name."""
+    return stated_by(
+        ["scenario"], zip(settings.scenarios), lambda name: {part: of(name) for part, of in sections.items()}
+    )
+
+
+def by_model(**sections):
+    """Return params for settings that depend on the rule's model, by a function of its name."""
+    return stated_by(
+        ["model"], zip(settings.models), lambda name: {part: of(name) for part, of in sections.items()}
+    )
+
+
+MODEL_PARAMS = by_model(
+    sequence=lambda model: settings.workload(model).sequence,
+    flops_per_token=settings.flops_per_token,
+    expert=settings.expert,
+)
+"""Params for the settings of a `Problem` that depend on its model."""
+
+
+def by_shard(sections):
+    """Return params for settings that depend on the scenario and shard of a rule."""
+    return stated_by(("scenario", "shard"), product(settings.scenarios, SHARDS), sections)
+
+
+def point_sections(scenario, shard):
+    """Return the sections on which screens and placements of a shard depend, whatever the other shards are."""
+    training = {key: value for key, value in study["training"].items() if key != "microbatches"}
+    return {
+        "scenario": {key: value for key, value in scenario_of(scenario).items() if key != "area_limit_mm2"},
+        "training": training | {"hbm_gib": settings.sizes_of(shard)},
+    }
+
+
+def has_collectives(w):
+    """Return whether the layers of a rule's layout exchange data over the network."""
+    layout = Layout.of_key(w.layout)
+    return any(layout.group(axis).ranks > 1 for axis in LAYER_AXES)
+
+
+def spec_of(model):
+    """Return the settings of a model."""
+    return settings.models[model].model_dump(mode="json", exclude={"hyper_operators"})
+
+
+WEIGHTS = {name: settings.workload(name).weight for name in settings.study.models}
 
 
 def study_without(others):
     """Return params for the sections of the study other than some."""
-    return split_params(
-        **{f"study_{section}": value for section, value in study.items() if section not in others}
-    )
-
-
-def training_of(microbatch):
-    """Return the training settings with a single microbatch, so that jobs do not depend on the others."""
-    return study["training"] | {"microbatches": [int(microbatch)]}
+    return stated(**{f"study_{section}": value for section, value in study.items() if section not in others})
 
 
 def compared(scenario):
@@ -259,11 +348,6 @@ def tiled_tables(folder):
     ]
 
 
-def tiled_point(w):
-    """Return the point simulated by a job."""
-    return TILED.cases[w.tiled].points()[w.point]
-
-
 def own_tables(folder, name, shard=None):
     """Return the files of a table for all layouts of the study's model from which an input is made."""
     own = PLANS.inputs[name].own
@@ -277,9 +361,11 @@ MAP_TABLES = {
 }
 MAP_JOBS = MAPS.searches([case for case in MAPS.cases if case not in MAPS.showing("gaps")])
 """Mapping search by stages and topology."""
+GAP_JOBS = MAPS.searches(MAPS.showing("gaps"))
+"""The same of mappings whose gap to the best is measured."""
 
 
 def mapped(table):
     """Return the distinct files of a table for all stages and topologies of its cases."""
-    jobs = MAPS.searches(MAPS.showing("gaps")) if table == "search_gaps" else MAP_JOBS
+    jobs = GAP_JOBS if table == "search_gaps" else MAP_JOBS
     return [f"{MAP_TABLES[table]}/{stages}/{topology}.parquet" for stages, topology in jobs]

@@ -18,19 +18,18 @@ rule place:
         layers=LAYER_TABLES["layers"],
         graph="<results>/graphs/{model}.parquet",
         architectures="<results>/architectures/{scenario}/{shard}.parquet",
-        screens="<results>/screens/{scenario}/{model}/{layout}/{shard}.parquet",
+        screens=grid_file("<results>/screens/{scenario}/{model}/{layout}/{shard}.parquet"),
         solves="<results>/solves/{scenario}/{model}/{layout}/{shard}.parquet",
     output:
         placements="<results>/placements/{scenario}/{model}/{layout}/{shard}.parquet",
         stages="<results>/stages/{scenario}/{model}/{layout}/{shard}.parquet",
     params:
-        scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
-        training=lambda w: training_of(Layout.of_key(w.layout).microbatch),
-        flops_per_token=lambda w: settings.flops_per_token(w.model),
-        energy=settings.technology.energy.model_dump(mode="json"),
-        expert=lambda w: settings.expert(w.model),
-        sequence=lambda w: settings.workload(w.model).sequence,
-        code=source_digest("phaze.formulas.phaze.model"),
+        **by_shard(point_sections),
+        **MODEL_PARAMS,
+        **stated(
+            energy=settings.technology.energy.model_dump(mode="json"),
+            code=source_digest("phaze.formulas.phaze.model"),
+        ),
     log:
         "<logs>/placements/{scenario}/{model}/{layout}/{shard}.log",
     threads: 1
@@ -61,9 +60,9 @@ rule place_front:
         stages="<results>/stages/{scenario}/{model}/front.parquet",
     params:
         **problem_of(),
-        space=lambda w: settings.front_space(w.scenario),
+        **(by_scenario(space=settings.front_space) if settings.grid_shards else {}),
+        **stated(code=source_digest("phaze.search.front", programs=("glpsol",))),
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.search.front", programs=("glpsol",)),
     log:
         "<logs>/fronts/{scenario}/{model}.log",
     threads: 1

@@ -22,22 +22,24 @@ rule plan:
         plan_stages="<results>/plan_stages/{scenario}/{model}.parquet",
     params:
         **problem_of(),
-        choice={
-            "baseline": study["architectures"]["baseline"],
-            "named": study["architectures"]["named"],
-            "best": study["screen"]["best"],
-            "tolerance": study["screen"]["tolerance"],
-        },
-        planner=study["place"]["planner"],
-        area_limit=lambda w: settings.area_limit(w.scenario),
-        evaluations=EVALUATIONS,
-        code=source_digest(
-            "phaze.cost.space",
-            "phaze.formulas.side_by_side",
-            "phaze.search.cosearch",
-            "phaze.search.winners",
-            programs=("glpsol",),
+        **by_scenario(area_limit=settings.area_limit),
+        **stated(
+            choice={
+                "baseline": study["architectures"]["baseline"],
+                "named": study["architectures"]["named"],
+                "best": study["screen"]["best"],
+                "tolerance": study["screen"]["tolerance"],
+            },
+            planner=study["place"]["planner"],
+            code=source_digest(
+                "phaze.cost.space",
+                "phaze.formulas.side_by_side",
+                "phaze.search.cosearch",
+                "phaze.search.winners",
+                programs=("glpsol",),
+            ),
         ),
+        evaluations=EVALUATIONS,
     log:
         "<logs>/plans/{scenario}/{model}.log",
     threads: 1

@@ -22,16 +22,20 @@ rule read:
         "<results>/readings/{model}.parquet",
     params:
         **problem_of(MAIN),
-        model=lambda w: settings.models[w.model].model_dump(mode="json", exclude={"hyper_operators"}),
-        widths=lambda w: list(settings.workload(w.model).tensor),
-        readings=lambda w: settings.reading_changes(w.model),
-        named=lambda w: settings.read_architectures(w.model, FAMILIES),
-        tolerance=study["screen"]["tolerance"],
-        area_limit=settings.area_limit(MAIN),
-        evaluations=EVALUATIONS,
-        code=source_digest(
-            "phaze.cost.space", "phaze.search.readings", "phaze.search.winners", programs=("glpsol",)
+        **by_model(
+            model=spec_of,
+            widths=lambda model: list(settings.workload(model).tensor),
+            readings=settings.reading_changes,
+            named=lambda model: settings.read_architectures(model, FAMILIES),
         ),
+        **stated(
+            tolerance=study["screen"]["tolerance"],
+            area_limit=settings.area_limit(MAIN),
+            code=source_digest(
+                "phaze.cost.space", "phaze.search.readings", "phaze.search.winners", programs=("glpsol",)
+            ),
+        ),
+        evaluations=EVALUATIONS,
     log:
         "<logs>/readings/{model}.log",
     threads: 1

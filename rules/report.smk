@@ -50,8 +50,8 @@ rule place_common:
         },
     params:
         **problem_of(),
+        **stated(code=source_digest("phaze.search.cosearch", programs=("glpsol",))),
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.search.cosearch", programs=("glpsol",)),
     log:
         "<logs>/placements/{scenario}/{model}/common.log",
     threads: 1
@@ -80,8 +80,10 @@ rule compare:
         "<results>/trials/{scenario}/{model}.parquet",
     params:
         **problem_of(),
-        area_band_um2=study["screen"]["area_band_um2"],
-        code=source_digest("phaze.search.strategies", "phaze.search.throughputs", programs=("glpsol",)),
+        **stated(
+            area_band_um2=study["screen"]["area_band_um2"],
+            code=source_digest("phaze.search.strategies", "phaze.search.throughputs", programs=("glpsol",)),
+        ),
     log:
         "<logs>/trials/{scenario}/{model}.log",
     threads: 1
@@ -108,14 +110,15 @@ rule vary:
         "<results>/sensitivities/{scenario}/{model}.parquet",
     params:
         **problem_of(),
-        variations=lambda w: settings.variations(w.scenario),
-        tolerance=study["screen"]["tolerance"],
-        baseline=study["architectures"]["baseline"],
-        area_limit=lambda w: settings.area_limit(w.scenario),
-        evaluations=EVALUATIONS,
-        code=source_digest(
-            "phaze.cost.space", "phaze.search.cosearch", "phaze.search.winners", programs=("glpsol",)
+        **by_scenario(variations=settings.variations, area_limit=settings.area_limit),
+        **stated(
+            tolerance=study["screen"]["tolerance"],
+            baseline=study["architectures"]["baseline"],
+            code=source_digest(
+                "phaze.cost.space", "phaze.search.cosearch", "phaze.search.winners", programs=("glpsol",)
+            ),
         ),
+        evaluations=EVALUATIONS,
     log:
         "<logs>/sensitivities/{scenario}/{model}.log",
     threads: 1
@@ -178,13 +181,15 @@ rule report:
         markdown="<results>/report/report.md",
     params:
         **study_without(OTHER_PAGES),
-        scenarios={name: value.model_dump(mode="json") for name, value in settings.scenarios.items()},
-        area_limits={name: settings.area_limit(name) for name in settings.scenarios},
-        estimates={name: settings.estimates_of(name) for name in settings.scenarios},
-        technology=settings.technology.model_dump(mode="json"),
-        parameters={name: settings.models[name].parameters for name in settings.study.models},
-        families=FAMILIES,
-        code=source_digest("phaze.cost.space", "phaze.report.build"),
+        **stated(
+            scenarios={name: scenario_of(name) for name in settings.scenarios},
+            area_limits={name: settings.area_limit(name) for name in settings.scenarios},
+            estimates={name: settings.estimates_of(name) for name in settings.scenarios},
+            technology=settings.technology.model_dump(mode="json"),
+            parameters={name: settings.models[name].parameters for name in settings.study.models},
+            families=FAMILIES,
+            code=source_digest("phaze.cost.space", "phaze.report.build"),
+        ),
     log:
         "<logs>/report/report.log",
     threads: 1

@@ -16,15 +16,19 @@ rule schedule:
         operators=LAYER_TABLES["operators"],
         edges=LAYER_TABLES["edges"],
         estimates=estimates_file,
-        architectures="<results>/architectures/{scenario}/{shard}.parquet",
-        screens="<results>/screens/{scenario}/{model}/{layout}/{shard}.parquet",
+        architectures=grid_file("<results>/architectures/{scenario}/{shard}.parquet"),
+        screens=grid_file("<results>/screens/{scenario}/{model}/{layout}/{shard}.parquet"),
     output:
         solves="<results>/solves/{scenario}/{model}/{layout}/{shard}.parquet",
         schedules="<results>/schedules/{scenario}/{model}/{layout}/{shard}.parquet",
     params:
-        schedule=study["schedule"],
-        solutions=SOLUTIONS,
-        code=source_digest("phaze.schedule", programs=("glpsol",)),
+        **by_shard(lambda scenario, shard: {"chip": settings.chip_of(shard)}),
+        **stated(
+            area_figures=settings.technology.area_um2.model_dump(mode="json"),
+            schedule=study["schedule"],
+            solutions=SOLUTIONS,
+            code=source_digest("phaze.cost.space", "phaze.schedule", programs=("glpsol",)),
+        ),
     log:
         "<logs>/solves/{scenario}/{model}/{layout}/{shard}.log",
     threads: 1

@@ -22,12 +22,13 @@ rule screen:
     output:
         "<results>/screens/{scenario}/{model}/{layout}/{shard}.parquet",
     params:
-        scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
-        training=lambda w: training_of(Layout.of_key(w.layout).microbatch),
-        screen=SCREEN_SETTINGS,
-        energy=settings.technology.energy.model_dump(mode="json"),
-        overlap_communication=study["schedule"]["overlap_communication"],
-        code=source_digest("phaze.search.stage"),
+        **by_shard(point_sections),
+        **stated(
+            screen=SCREEN_SETTINGS,
+            energy=settings.technology.energy.model_dump(mode="json"),
+            overlap_communication=study["schedule"]["overlap_communication"],
+            code=source_digest("phaze.search.stage"),
+        ),
     log:
         "<logs>/screens/{scenario}/{model}/{layout}/{shard}.log",
     threads: 1
@@ -55,8 +56,7 @@ rule walk:
         "<results>/visits/{scenario}/{model}.parquet",
     params:
         **problem_of(),
-        screen=study["screen"],
-        code=source_digest("phaze.search.throughputs", programs=("glpsol",)),
+        **stated(screen=study["screen"], code=source_digest("phaze.search.throughputs", programs=("glpsol",))),
     log:
         "<logs>/visits/{scenario}/{model}.log",
     threads: 1
@@ -79,12 +79,16 @@ rule find_common:
     output:
         "<results>/architectures/{scenario}/common.parquet",
     params:
-        weights={name: settings.workload(name).weight for name in settings.study.models},
-        global_batch=lambda w: settings.scenarios[w.scenario].global_batch,
-        area_limit=lambda w: settings.area_limit(w.scenario),
-        technology=settings.technology.model_dump(mode="json"),
-        screen=study["screen"],
-        code=source_digest("phaze.cost.space", "phaze.search.common"),
+        **by_scenario(
+            global_batch=lambda scenario: settings.scenarios[scenario].global_batch,
+            area_limit=settings.area_limit,
+        ),
+        **stated(
+            weights=WEIGHTS,
+            technology=settings.technology.model_dump(mode="json"),
+            screen=study["screen"],
+            code=source_digest("phaze.cost.space", "phaze.search.common"),
+        ),
     log:
         "<logs>/architectures/{scenario}/common.log",
     threads: 1
@@ -109,9 +113,7 @@ rule choose_common:
     output:
         "<results>/commons/{scenario}.parquet",
     params:
-        weights={name: settings.workload(name).weight for name in settings.study.models},
-        screen=study["screen"],
-        code=source_digest("phaze.search.common"),
+        **stated(weights=WEIGHTS, screen=study["screen"], code=source_digest("phaze.search.common")),
     log:
         "<logs>/commons/{scenario}.log",
     localrule: True

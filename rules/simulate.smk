@@ -22,8 +22,8 @@ rule simulate:
         simulations="<results>/simulations/{scenario}/{model}.parquet",
         simulation_stages="<results>/simulation_stages/{scenario}/{model}.parquet",
     params:
+        **stated(code=source_digest("phaze.formulas.replay")),
         store=store_of("simulations"),
-        code=source_digest("phaze.formulas.replay"),
     log:
         "<logs>/simulations/{scenario}/{model}.log",
     threads: 1
@@ -47,11 +47,13 @@ rule map_plans:
         plan_maps="<results>/plan_maps/{scenario}/{model}.parquet",
         plan_devices="<results>/plan_devices/{scenario}/{model}.parquet",
     params:
-        devices=lambda w: settings.scenarios[w.scenario].devices,
-        networks=settings.map_networks,
-        search={key: study["report"]["maps"][key] for key in ("planners", "steps", "seed")},
+        **by_scenario(devices=lambda scenario: settings.scenarios[scenario].devices),
+        **stated(
+            networks=settings.map_networks,
+            search={key: study["report"]["maps"][key] for key in ("planners", "steps", "seed")},
+            code=source_digest("phaze.map.study"),
+        ),
         store=store_of("plan-maps"),
-        code=source_digest("phaze.map.study"),
     log:
         "<logs>/plan_maps/{scenario}/{model}.log",
     threads: 1

@@ -9,6 +9,16 @@ WRITES  results/tiled_runs/<case>/<point>.parquet    tables.TiledRuns
 """
 
 
+def tiled_sections(case, name):
+    """Return the sections on which the simulation of a point of a case depends."""
+    point = TILED.cases[case].points()[name]
+    return {
+        "point": point.model_dump(mode="json"),
+        "model": settings.tiled_models[point.model].model_dump(mode="json"),
+        "system": settings.tiled_systems[point.system],
+    }
+
+
 rule simulate_tiled:
     """Simulate a model in a pipeline of tile groups, in every combination of options of a case."""
     message:
@@ -18,10 +28,12 @@ rule simulate_tiled:
         tiled_jobs="<results>/tiled_jobs/{tiled}/{point}.parquet",
         tiled_links="<results>/tiled_links/{tiled}/{point}.parquet",
     params:
-        point=lambda w: tiled_point(w).model_dump(mode="json"),
-        model=lambda w: settings.tiled_models[tiled_point(w).model].model_dump(mode="json"),
-        system=lambda w: settings.tiled_systems[tiled_point(w).system],
-        code=source_digest("phaze.tiles.on_tiles"),
+        **stated_by(
+            ["tiled", "point"],
+            [(case, point) for case in TILED.cases for point in TILED.cases[case].points()],
+            tiled_sections,
+        ),
+        **stated(code=source_digest("phaze.tiles.on_tiles")),
     log:
         "<logs>/tiled_runs/{tiled}/{point}.log",
     threads: 1
@@ -41,8 +53,10 @@ rule simulate_networks:
     output:
         "<results>/tiled_networks.parquet",
     params:
-        tiled={key: study["tiled"][key] for key in ("figures", "exchanges")},
-        code=source_digest("phaze.tiles.network_cases"),
+        **stated(
+            tiled={key: study["tiled"][key] for key in ("figures", "exchanges")},
+            code=source_digest("phaze.tiles.network_cases"),
+        ),
     log:
         "<logs>/tiled_networks.log",
     threads: 1
@@ -64,9 +78,11 @@ rule simulate_besides:
     output:
         "<results>/tiled_besides.parquet",
     params:
-        tables=study["tiled"]["tables"],
-        published=PUBLISHED.get("tiled"),
-        code=source_digest("phaze.papers.palm.besides"),
+        **stated(
+            tables=study["tiled"]["tables"],
+            published=PUBLISHED.get("tiled"),
+            code=source_digest("phaze.papers.palm.besides"),
+        ),
     log:
         "<logs>/tiled_besides.log",
     threads: 1

@@ -1,10 +1,13 @@
 """Estimate every operator of a model on every core design of a shard."""
 
+from math import inf, isfinite, nan
+
 from phaze import tables
 from phaze.base.job import run_script
 from phaze.cost.mapper.loads import Hardware
 from phaze.cost.network.network import Flat
 from phaze.cost.operators import estimate_operators
+from phaze.cost.space import read_architectures
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import EstimateSettings
 
@@ -16,22 +19,28 @@ CHIPS = [
 
 
 def main(
-    parts: str,
-    architectures: str,
+    files: dict[str, list[str]],
     out: str,
     *,
+    chip: dict[str, object] | None,
     hardware: dict[str, float],
     technology: Technology,
     estimate: EstimateSettings,
 ) -> None:
-    """Read parts and architectures, and write estimates."""
+    """Read parts and architectures, and write estimates.
+
+    `hardware` lacks the network for layers of a single rank, whose collectives take no time on any.
+    """
+    bandwidth = hardware.get("network_bandwidth_bytes_per_s", inf)
+    network = Flat(bandwidth, hardware["all_reduce_factor"]) if isfinite(bandwidth) else Flat(bandwidth)
     frame = estimate_operators(
-        tables.Parts.load(parts),
-        tables.Architectures.load(architectures, columns=CHIPS),
+        tables.Parts.load(*files["parts"]),
+        read_architectures(files["architectures"], chip, technology.area_um2, CHIPS),
         Hardware(
-            clock_hz=hardware["clock_hz"],
-            hbm_bandwidth_bytes_per_s=hardware["hbm_bandwidth_bytes_per_s"],
-            network=Flat(hardware["network_bandwidth_bytes_per_s"], hardware["all_reduce_factor"]),
+            # Missing for architectures that have their own: if it mattered, a time would be NaN and refused.
+            clock_hz=hardware.get("clock_hz", nan),
+            hbm_bandwidth_bytes_per_s=hardware.get("hbm_bandwidth_bytes_per_s", nan),
+            network=network,
             bytes_per_element=int(hardware["bytes_per_element"]),
         ),
         technology,

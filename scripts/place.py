@@ -16,7 +16,7 @@ CHIPS = [
 
 
 def main(
-    inputs: dict[str, str],
+    files: dict[str, list[str]],
     outputs: dict[str, str],
     *,
     scenario: Scenario,
@@ -28,12 +28,13 @@ def main(
 ) -> None:
     """Read layers and solves, place the model, and write the placements with their stages."""
     conditions = Conditions(scenario, training, energy, sequence=sequence, flops_per_token=flops_per_token)
+    chips = tables.Architectures.load(*files["architectures"], columns=CHIPS)
     placements, stages = place_model(
-        tables.Layers.load(inputs["layers"]),
-        tables.Graphs.load(inputs["graph"]),
-        tables.Solves.load(inputs["solves"]),
-        tables.Architectures.load(inputs["architectures"], columns=CHIPS),
-        tables.Screens.load(inputs["screens"], columns=["architecture", "kept"]),
+        tables.Layers.load(*files["layers"]),
+        tables.Graphs.load(*files["graph"]),
+        tables.Solves.load(*files["solves"]),
+        chips,
+        tables.Screens.kept(files["screens"], chips),
         conditions,
         Triple.parse(expert, "expert").layout if expert else None,
     )

@@ -5,22 +5,31 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import run_script
 from phaze.base.store import Store
+from phaze.cost.space import read_architectures
 from phaze.schedule.stage import schedule_layers
+from phaze.spec.architecture import AreaFigures
 from phaze.spec.settings import ScheduleSettings
 
 CHIPS = ["architecture", "num_tc", "num_vc", "tensor_design", "vector_design", "fused_design"]
 
 
 def main(
-    inputs: dict[str, str], outputs: dict[str, str], *, schedule: ScheduleSettings, solutions: str
+    files: dict[str, list[str]],
+    outputs: dict[str, str],
+    *,
+    chip: dict[str, object] | None,
+    area_figures: AreaFigures,
+    schedule: ScheduleSettings,
+    solutions: str,
 ) -> None:
-    """Schedule the architectures kept by the screen, and write solves and schedules."""
+    """Schedule the architectures that the screen keeps, or all without one; write solves and schedules."""
+    chips = read_architectures(files["architectures"], chip, area_figures, CHIPS)
     solves, schedules = schedule_layers(
-        tables.Operators.load(inputs["operators"]),
-        tables.Edges.load(inputs["edges"]),
-        tables.Estimates.load(inputs["estimates"]),
-        tables.Architectures.load(inputs["architectures"], columns=CHIPS),
-        tables.Screens.load(inputs["screens"], columns=["architecture", "kept"]),
+        tables.Operators.load(*files["operators"]),
+        tables.Edges.load(*files["edges"]),
+        tables.Estimates.load(*files["estimates"]),
+        chips,
+        tables.Screens.kept(files["screens"], chips),
         schedule,
         Store(Path(solutions)),
     )

@@ -6,15 +6,17 @@ import json
 import logging
 import os
 import platform
+import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from inspect import signature
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Protocol, cast, get_type_hints
+from typing import Protocol, TypeGuard, cast, get_type_hints
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import write_text
@@ -30,6 +32,8 @@ PROGRESS = (logging.INFO + logging.WARNING) // 2
 logging.addLevelName(PROGRESS, "PROGRESS")
 # Linux gives `ru_maxrss` in KiB.
 KIB_PER_MIB = 1024
+_SPLIT_KEY = re.compile(r"[^_\[](_?[^_])*")
+"""Keys whose sections are split: joined by two underscores, they can be told apart again."""
 
 
 class NamedList(Protocol):
@@ -68,7 +72,7 @@ def run_script(main: Callable[..., None], job: ScriptJob, *, logs_params: bool =
     `params` have all of their kind.
     Params of a whole study would fill a page of the log, which `logs_params` leaves out.
     """
-    params = dict(job.params.items())
+    params = join_params(dict(job.params.items()))
     folder = params.get("store")
     store = Store(Path(str(folder)), str(params["code"])) if folder else nullcontext()
     settings = params if logs_params else None
@@ -86,7 +90,7 @@ def _arguments(main: Callable[..., None], job: ScriptJob, params: Mapping[str, o
     parts = {
         **wildcards,
         **inputs,
-        **join_params(params),
+        **params,
         "files": {name: [paths] if isinstance(paths, str) else paths for name, paths in inputs.items()},
         "paths": [job.input[place] for place in range(len(job.input))],
         "source": job.input[0] if len(job.input) else None,
@@ -233,29 +237,61 @@ class _OneLine(logging.Formatter):
         return f"{record.levelname.lower()}: {printable(record.getMessage())}"
 
 
-def split_params(**sections: object) -> dict[str, object]:
-    """Split sections into Snakemake params, one for each setting, such as `training__schedule`.
+def split_params(**sections: object) -> dict[str, str]:
+    """Split sections into Snakemake params of one setting each: `training__schedule="training.schedule: …"`.
 
-    Snakemake prints the params that have changed as the reason of a job; a whole section would fill a page.
+    Values are JSON. Snakemake prints the params that have changed, without their names, as the reason of a
+    job. A text that has its key names the setting that changed. A rising list of numbers has a param for each
+    number, so that one more number is the only change.
     """
-    params: dict[str, object] = {}
-    for section, content in sections.items():
-        settings = content if isinstance(content, Mapping) else {}
-        params |= {f"{section}__{key}": value for key, value in settings.items()} or {section: content}
-    return params
+    leaves = chain.from_iterable(_leaves((name,), content) for name, content in sections.items())
+    return {"__".join(path): f"{_label(path)}: {json.dumps(value)}" for path, value in leaves}
+
+
+def _leaves(path: tuple[str, ...], content: object) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yield every setting of a section with its path of keys; an element of a rising list ends in `[n]`."""
+    if isinstance(content, Mapping) and content and all(map(_SPLIT_KEY.fullmatch, content)):
+        for key, value in content.items():
+            yield from _leaves((*path, key), value)
+    elif _is_rising(content):
+        yield from (((*path, f"[{json.dumps(number)}]"), number) for number in content)
+    else:
+        yield path, content
+
+
+def _is_rising(content: object) -> TypeGuard[list[float]]:
+    """True for a list of at least one number in rising order, which its elements alone determine."""
+    if not (isinstance(content, list | tuple) and all(isinstance(number, int | float) for number in content)):
+        return False
+    return bool(content) and all(before < after for before, after in pairwise(content))
+
+
+def _label(path: Sequence[str]) -> str:
+    """Key of a setting, such as `training.schedule`, by its path."""
+    return ".".join(part for part in path if not part.startswith("["))
 
 
 def join_params(params: Mapping[str, object]) -> dict[str, object]:
-    """Params of a job, with sections whose params were split put together again."""
-    unsplit: dict[str, object] = {}
-    sections: dict[str, dict[str, object]] = {}
-    for name, value in params.items():
-        section, split, key = name.partition("__")
-        if split:
-            sections.setdefault(section, {})[key] = value
-        else:
-            unsplit[name] = value
-    return unsplit | sections
+    """Params of a job, with the sections that `split_params` split put together again.
+
+    An empty text is a setting that the section lacks.
+    """
+    joined: dict[str, object] = {}
+    for name, text in params.items():
+        path = name.split("__")
+        label = f"{_label(path)}: "
+        if not (isinstance(text, str) and text.startswith(label)):
+            joined |= {} if text == "" else {name: text}
+            continue
+        value = json.loads(text.removeprefix(label))
+        is_element = path[-1].startswith("[")
+        *sections, key = path[:-1] if is_element else path
+        section = joined
+        for part in sections:
+            section = cast("dict[str, object]", section.setdefault(part, {}))
+        earlier = cast("list[float]", section.get(key, []))
+        section[key] = sorted([*earlier, value]) if is_element else value
+    return joined
 
 
 def let_jobs_import(folder: Path) -> None:

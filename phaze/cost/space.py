@@ -91,6 +91,15 @@ def describe_named(architectures: Sequence[Architecture], figures: AreaFigures, 
     return _as_table(_describe_named(architectures, figures), shard)
 
 
+def read_architectures(
+    paths: Sequence[str], chip: object, figures: AreaFigures, columns: list[str]
+) -> pd.DataFrame:
+    """Columns of a shard's architectures: from its file or, without one, of the specification `chip`."""
+    if paths:
+        return Architectures.load(*paths, columns=columns)
+    return describe_named([Architecture.parse(chip, "architecture")], figures, "named")[columns]
+
+
 def _describe_named(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
     frame = describe(architectures, figures)
     properties = {name: [float(getattr(a, name) or 0.0) for a in architectures] for name in OPTIONAL}

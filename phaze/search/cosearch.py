@@ -19,7 +19,6 @@ from pydantic import ConfigDict, Field
 
 from phaze import tables
 from phaze.base.arrays import Bools
-from phaze.base.job import join_params
 from phaze.base.progress import counted
 from phaze.base.store import Plain, Store
 from phaze.cost.designs import with_own_designs
@@ -138,10 +137,9 @@ class Problem(Terms):
     @classmethod
     def of(cls, params: Mapping[str, object]) -> Problem:
         """Build the problem from the params of a job, which may name a folder of earlier evaluations."""
-        joined = join_params(params)
-        fields = {name: joined[name] for name in cls.model_fields if name in joined}
+        fields = {name: params[name] for name in cls.model_fields if name in params}
         if "evaluations" in fields:
-            fields["evaluations"] = Store(Path(str(joined["evaluations"])), str(joined["code"]))
+            fields["evaluations"] = Store(Path(str(params["evaluations"])), str(params["code"]))
         return cls.parse(fields, "study")
 
     def read_subject(self, files: Mapping[str, Sequence[str]]) -> Subject:

@@ -6,9 +6,8 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
@@ -34,10 +33,14 @@ from phaze.spec.tiled_study import check_tiled
 
 GRID_SHARDS = ("small-buffer", "large-buffer")
 """Shards of the grid, by size of the global buffer, so that no core design is estimated twice."""
-NAMED_SHARD = "named"
-"""Shard of the named architectures in a study without a grid."""
+NAMED_SHARD = "named-"
+"""Prefix of the shard of a named architecture in a study without a grid."""
 SMALLER_SHARD = "smaller"
 """Shard of the architectures that only smaller area limits admit, as these also lower the minimum area."""
+
+OWN_SPEEDS = ("clock_hz", "hbm_bandwidth_bytes_per_s")
+"""Properties of a scenario that an architecture may have itself."""
+NETWORK_SPEEDS = ("network_bandwidth_bytes_per_s", "all_reduce_factor")
 
 TEMPLATE = "__use_yte__"
 """Key that marks a Snakemake template, whose expressions Snakemake would evaluate."""
@@ -92,17 +95,6 @@ class Settings:
         expert = self.workload(model).expert
         return None if expert is None else expert.model_dump(mode="json")
 
-    @cached_property
-    def problem_parts(self) -> dict[str, Callable[[str, str], object]]:
-        """Functions that compute the parts of a `Problem` (a workload with all inputs of its evaluation)."""
-        return {
-            "sequence": lambda _, model: self.workload(model).sequence,
-            "flops_per_token": lambda _, model: self.flops_per_token(model),
-            "expert": lambda _, model: self.expert(model),
-            "scenario": lambda scenario, _: self.scenarios[scenario].model_dump(mode="json"),
-            "technology": lambda *_: self.technology.model_dump(mode="json"),
-        }
-
     def reading_changes(self, model: str) -> dict[str, dict[str, dict[str, object]]]:
         """Settings of a model's `Problem` that differ under an interpretation, by interpretation and section.
 
@@ -152,16 +144,34 @@ class Settings:
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """Non-empty shards, including the shard of the named architectures."""
-        return self.grid_shards or ((NAMED_SHARD,) if self.architectures else ())
+        """Non-empty shards of the grid or, without one, a shard for each named architecture."""
+        return self.grid_shards or self.named_shards
 
     @property
-    def named_shard(self) -> str:
-        """Shard of the named architectures: the grid's first shard, or their own if there is no grid.
+    def named_shards(self) -> tuple[str, ...]:
+        """Shards with a single named architecture, whose jobs depend on no other; none next to a grid.
 
-        A separate shard next to a grid would double the number of jobs, for a few architectures.
+        There, named architectures are in the first shard of the grid. Shards of their own would double the
+        number of jobs, for a few architectures.
         """
-        return next(iter(self.grid_shards), NAMED_SHARD)
+        return () if self.grid_shards else tuple(map(self.shard_of, self.architectures))
+
+    def shard_of(self, architecture: str) -> str:
+        """Shard of a named architecture."""
+        return next(iter(self.grid_shards), f"{NAMED_SHARD}{architecture}")
+
+    def _only_in(self, shard: str) -> tuple[Architecture, ...]:
+        """Architecture that is the only one of a shard; none in a shard of a grid."""
+        return tuple(
+            chip
+            for name, chip in self.architectures.items()
+            if not self.grid_shards and self.shard_of(name) == shard
+        )
+
+    def sizes_of(self, shard: str) -> tuple[float, ...]:
+        """HBM capacities in GiB to consider for a shard: those of its only architecture, or of the study."""
+        own_gib = tuple(chip.hbm_gib for chip in self._only_in(shard) if chip.hbm_gib)
+        return own_gib or self.study.training.hbm_gib
 
     @property
     def front_shards(self) -> tuple[str, ...]:
@@ -187,9 +197,13 @@ class Settings:
         if shard == SMALLER_SHARD:
             assert grid is not None
             return {"grid": grid.model_dump(mode="json"), "smaller": [*self.study.report.area_limits_mm2]}
-        named = self.architectures.values() if shard == self.named_shard else ()
         part = {} if grid is None else {"grid": grid.restricted_to(shard).model_dump(mode="json")}
-        return part | {"named": [architecture.model_dump(mode="json") for architecture in named]}
+        named = {
+            name: chip.model_dump(mode="json")
+            for name, chip in self.architectures.items()
+            if self.shard_of(name) == shard
+        }
+        return part | {"named": named}
 
     def variations(self, scenario: str) -> dict[str, dict[str, float]]:
         """Changed bandwidths under every variation of a scenario, by name of the variation."""
@@ -202,16 +216,26 @@ class Settings:
         limit = self.scenarios[scenario].area_limit_mm2
         return self.architectures[limit].model_dump(mode="json") if isinstance(limit, str) else limit
 
-    def hardware(self, scenario: str) -> dict[str, float]:
-        """Properties of a scenario that affect estimates: clock, bandwidths and element size."""
-        s = self.scenarios[scenario]
-        return {
-            "clock_hz": s.clock_hz,
-            "hbm_bandwidth_bytes_per_s": s.hbm_bandwidth_bytes_per_s,
-            "network_bandwidth_bytes_per_s": s.network_bandwidth_bytes_per_s,
-            "all_reduce_factor": s.all_reduce_factor,
-            "bytes_per_element": self.study.extract.bytes_per_element,
-        }
+    def chip_of(self, shard: str) -> dict[str, object] | None:
+        """Specification of the only architecture of a shard, without HBM capacity and area.
+
+        Neither affects estimates and schedules. The result is None for a shard of a grid.
+        """
+        chips = [
+            chip.model_dump(mode="json", exclude={"hbm_gib", "area_mm2"}) for chip in self._only_in(shard)
+        ]
+        return next(iter(chips), None)
+
+    def hardware(self, scenario: str, shard: str = "", *, collectives: bool = True) -> dict[str, float]:
+        """Properties of a scenario that affect the estimates of a shard: clock, bandwidths and element size.
+
+        Clock and HBM bandwidth do not matter to a shard whose architecture has its own, nor the network to
+        layers without collectives.
+        """
+        s, chips = self.scenarios[scenario], self._only_in(shard)
+        speeds = {key: getattr(s, key) for key in OWN_SPEEDS if not any(getattr(chip, key) for chip in chips)}
+        network = {key: getattr(s, key) for key in NETWORK_SPEEDS if collectives}
+        return {**speeds, **network, "bytes_per_element": self.study.extract.bytes_per_element}
 
     def estimates_of(self, scenario: str) -> str:
         """First scenario that shares a scenario's estimates: equal bandwidths, clock and area limit."""

@@ -7,7 +7,6 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
 
-from phaze.base.job import join_params
 from phaze.spec.architecture import Grid
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.map_study import Maps
@@ -215,8 +214,7 @@ class Study(Noun):
     @classmethod
     def of(cls, params: Mapping[str, object]) -> Study:
         """Build the study from a job's params, one per section; missing sections have their default."""
-        joined = join_params(params)
-        sections = {name: joined[key] for name in cls.model_fields if (key := f"study_{name}") in joined}
+        sections = {name: params[key] for name in cls.model_fields if (key := f"study_{name}") in params}
         return cls.parse(sections, "study")
 
     @property

@@ -1,6 +1,6 @@
 """Tables passed between the stages of a study."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -191,6 +191,13 @@ class Screens(Table):
         "kept": flag("whether it could be among the best of its shard, or is named"),
     }
     rules = {"the lower bound is not above the feasible value": lambda f: f["lower_s"] <= f["feasible_s"]}
+
+    @classmethod
+    def kept(cls, paths: Sequence[str], architectures: pd.DataFrame) -> pd.DataFrame:
+        """Read the columns architecture and kept of a screen; without a file, all are kept."""
+        if paths:
+            return cls.load(*paths, columns=["architecture", "kept"])
+        return architectures[["architecture"]].assign(kept=True)
 
 
 class Solves(Table):

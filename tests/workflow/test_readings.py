@@ -47,7 +47,7 @@ def test_every_reading_has_the_best_plan_of_every_named_architecture(read: Folde
 def test_the_studys_own_reading_is_what_the_workflow_finds(read: Folder, tmp_path: Path) -> None:
     folder = read.copy(tmp_path / "study")
     folder.run("placements")
-    files = (folder.path / "results/placements/paper").rglob("named.parquet")
+    files = (folder.path / "results/placements/paper").rglob("named-*.parquet")
     placed = pd.concat([pd.read_parquet(file) for file in files])
     best = placed[placed["planner"] == "phaze"].groupby("architecture")["time_per_batch_s"].min()
     own = plans_of(read).loc["study"]["time_per_batch_s"]

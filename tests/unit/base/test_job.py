@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
 from phaze.base.job import join_params, logged, run_script, split_params
@@ -150,10 +152,45 @@ def test_a_failed_job_records_no_usage(tmp_path: Path) -> None:
 
 
 def test_params_are_split_by_setting_and_joined_again() -> None:
-    study = {"models": ["a"], "training": {"hbm_gib": [32], "schedule": "1f1b"}, "readings": {}}
-    params = split_params(**study)
-    assert list(params) == ["models", "training__hbm_gib", "training__schedule", "readings"]
-    assert join_params(params) == study
+    study = {"models": ["a"], "training": {"hbm_gib": [32.0, 64], "schedule": "1f1b"}, "readings": {}}
+    assert list(split_params(**study).values()) == [
+        'models: ["a"]',
+        "training.hbm_gib: 32.0",
+        "training.hbm_gib: 64",
+        'training.schedule: "1f1b"',
+        "readings: {}",
+    ]
+    assert join_params(split_params(**study)) == study
+    unsplit = {"store": "results/a", "graph": None}
+    assert join_params(split_params(**study) | unsplit) == study | unsplit
+    assert join_params({"model__layers": "model.layers: 4", "model__heads": ""}) == {"model": {"layers": 4}}
+
+
+CONTENT = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text('_a: [.{"', max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("_a: [.{", max_size=4), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["model", "training", "scenario"]), CONTENT))
+def test_params_of_any_content_are_joined_to_the_same_content(sections: dict[str, object]) -> None:
+    assert join_params(split_params(**sections)) == sections
+
+
+@given(st.lists(st.integers(), min_size=1, unique=True), st.integers())
+def test_one_more_number_of_a_rising_list_is_one_more_param(numbers: list[int], number: int) -> None:
+    """Snakemake compares the texts of params without their names."""
+    before, after = (split_params(sizes=sorted({*numbers, *more})).values() for more in ((), (number,)))
+    assert set(after) - set(before) == ({f"sizes: {number}"} if number not in numbers else set())
+    assert not set(before) - set(after)
+
+
+def test_another_order_is_another_param() -> None:
+    assert set(split_params(solver=["a", "b"]).values()) != set(split_params(solver=["b", "a"]).values())
+    assert set(split_params(tries=[1, 2]).values()) != set(split_params(tries=[2, 1]).values())
 
 
 class Parsed:
@@ -195,7 +232,9 @@ def test_a_script_gets_the_parts_of_its_job_by_their_names(tmp_path: Path) -> No
     ) -> None:  # fmt: skip
         got.update(locals())
 
-    params = Named(training__b=2, limit=3.0, model="of params", store=tmp_path / "store", code="c")
+    params = Named(
+        training__b="training.b: 2", limit=3.0, model="of params", store=tmp_path / "store", code="c"
+    )
     job = SimpleNamespace(
         input=Named(layers=["a", "b"], graph="g"), output=Named(table="t"), params=params,
         wildcards=Named(model="of wildcards", layout="tp1"), log=Named(log=tmp_path / "job.log"),

@@ -59,17 +59,35 @@ def test_the_default_study_is_the_papers(config: Config) -> None:
 
 
 def test_named_architectures_are_in_the_first_shard_of_the_grid(config: Config) -> None:
-    """In their own shard they would double the number of jobs; without a grid they have one."""
+    """In their own shards they would double the number of jobs; without a grid each has one."""
     put("architectures/grid", {"glb_mib": [64, 256]})(config)
     settings = load_settings(config)
     assert settings.shards == ("small-buffer", "large-buffer")
     members = [settings.members(shard).get("named", []) for shard in settings.shards]
-    named = [[architecture["name"] for architecture in chips] for chips in members]
-    assert named == [list(settings.architectures), []]
+    assert [list(chips) for chips in members] == [list(settings.architectures), []]
+    assert settings.named_shards == ()
     put("architectures/grid", None)(config)
     settings = load_settings(config)
-    assert settings.shards == (settings.named_shard,) == ("named",)
-    assert len(settings.members("named")["named"]) == len(settings.architectures)
+    assert settings.shards == tuple(f"named-{name}" for name in settings.architectures)
+    for name in settings.architectures:
+        assert list(settings.members(settings.shard_of(name))["named"]) == [name]
+
+
+def test_a_shard_depends_on_what_its_architecture_lacks(config: Config) -> None:
+    """Sizes, clock and bandwidth of the study are for architectures that have none of their own."""
+    put("architectures/grid", None)(config)
+    put("training/hbm_gib", [48, 96])(config)
+    settings = load_settings(config)
+    scenario = next(iter(settings.scenarios))
+    network = {"network_bandwidth_bytes_per_s", "all_reduce_factor"}
+    speeds = {"clock_hz", "hbm_bandwidth_bytes_per_s"}
+    for name, chip in settings.architectures.items():
+        shard = settings.shard_of(name)
+        assert settings.sizes_of(shard) == ((chip.hbm_gib,) if chip.hbm_gib else (48, 96))
+        missing = {key for key in speeds if not getattr(chip, key)} | {"bytes_per_element"}
+        assert settings.hardware(scenario, shard, collectives=False).keys() == missing
+        assert settings.hardware(scenario, shard).keys() == missing | network
+    assert settings.hardware(scenario).keys() == speeds | network | {"bytes_per_element"}
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
