@@ -73,7 +73,7 @@ def calibrate(
 
     with telling("calibrate"):
         measured, fit = own_runs.calibrate(runs, system, out)
-    tell_unread(runs, read_texts(runs), COLUMNS)
+    tell_unread(runs, read_texts(runs).columns, COLUMNS)
     typer.echo(json.dumps(_plain(measured, fit), indent=2) if as_json else _shown(measured, fit, system, out))
 
 

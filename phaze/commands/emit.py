@@ -462,7 +462,7 @@ def _compare_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
     from phaze.plan.answer.comparison import Comparison, recipe_of_run
     from phaze.plan.machines import planned_machine
     from phaze.spec.systems import load_stack_of
-    from phaze.validate.table import predict_rows, settled
+    from phaze.validate.table import settled_row
 
     question = plan.question
     run_row = _row(file, row)
@@ -474,7 +474,7 @@ def _compare_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
     runs = run_row.runs
     if len(runs) > 1:
         # Fields that the row omits have several candidates; the fastest that fits stands for the run.
-        runs = next(settled([run_row], predict_rows([run_row], machine))).runs
+        runs = settled_row(run_row, machine).runs
     if not runs:
         raise PhazeError(f"{file}: {run_row.problem or 'no microbatch or number of chunks fits'}")
     chosen = runs[0]
@@ -484,10 +484,11 @@ def _compare_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
 
 def _row(file: Path, row: int | None) -> RunRow:
     """Row selected by --row; PhazeError if it does not exist, or if --row is needed but missing."""
-    from phaze.validate.rows import COLUMNS, read_rows
+    from phaze.validate.rows import COLUMNS, read_texts
 
-    table, rows = read_rows(file)
-    tell_unread(file, table, COLUMNS)
+    texts = read_texts(file)
+    tell_unread(file, texts.columns, COLUMNS)
+    rows = texts.rows
     # A file with one row needs no --row.
     if not 1 <= (row or len(rows)) <= len(rows) or (row is None and len(rows) > 1):
         raise PhazeError(f"{file}: --row: must be a number from 1 to {len(rows)}, got {row or 'none'}")

@@ -165,7 +165,7 @@ def _compared(
 
     runs = predicted_runs(files, system)
     for file in files or ():
-        tell_unread(file, read_texts(file), COLUMNS)
+        tell_unread(file, read_texts(file).columns, COLUMNS)
     if errors is not None:
         write_table(error_table(runs), errors)
     runs = runs_with_intervals(runs)

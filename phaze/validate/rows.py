@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, TextIO, get_args
 
-import pandas as pd
 import yaml
 
 from phaze.base.errors import PhazeError
@@ -40,6 +39,9 @@ from phaze.spec.models import load_transformer
 from phaze.spec.recipes import STACK as RECIPES
 from phaze.spec.recipes import month_of, release_of
 from phaze.spec.systems import load_stack
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WORDS = {
     "schedule": tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs),
@@ -108,39 +110,68 @@ class RunRow:
 
 def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
     """Read a table of runs, as text and as parsed rows; PhazeError if the file has another format."""
-    table = read_texts(path)
-    from_model = SIZES if "model" in table.columns else ()
-    missing = [name for name in REQUIRED if name not in table.columns and name not in from_model]
-    if missing:
-        raise PhazeError(
-            f"{path}: columns {', '.join(missing)} are missing; required are {', '.join(REQUIRED)}"
-        )
-    return table, tuple(
-        read_row(dict(zip(table.columns, values, strict=True)), path.parent) for values in table.to_numpy()
-    )
+    import pandas as pd
+
+    texts = read_texts(path)
+    return pd.DataFrame(texts.lines, columns=texts.columns, dtype=str), texts.rows
 
 
-def read_texts(path: Path) -> pd.DataFrame:
+@dataclass(frozen=True)
+class RunTexts:
+    """Table of runs as text: the names of its columns, and the cells of its lines."""
+
+    path: Path
+    columns: list[str]
+    lines: list[list[str]]
+
+    @property
+    def rows(self) -> tuple[RunRow, ...]:
+        """Parsed rows; PhazeError if a required column is missing."""
+        from_model = SIZES if "model" in self.columns else ()
+        missing = [name for name in REQUIRED if name not in self.columns and name not in from_model]
+        if missing:
+            raise PhazeError(
+                f"{self.path}: columns {', '.join(missing)} are missing; required are {', '.join(REQUIRED)}"
+            )
+        cells = (dict(zip(self.columns, line, strict=True)) for line in self.lines)
+        return tuple(read_row(texts, self.path.parent) for texts in cells)
+
+
+def read_texts(path: Path) -> RunTexts:
     """Read a table of runs as text, its rows not parsed; PhazeError if the file is no table."""
     try:
         refuse_endless(path)
-        lines = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True, header=None)
-        return _with_header(lines)
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        # Excel and others begin UTF-8 files with a byte order mark
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            names, *lines = _lines(file)
+        return _with_header(path, [name.strip() for name in names], lines)
+    except (OSError, ValueError, csv.Error) as error:
         raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
 
 
-def _with_header(lines: pd.DataFrame) -> pd.DataFrame:
-    """Take column names from the first line, and drop columns without a name.
+def _lines(file: TextIO) -> list[list[str]]:
+    """Cells of all lines but blank ones, as many as the first line has; ValueError if a line has more."""
+    reader = csv.reader(file, skipinitialspace=True, strict=True)
+    lines: list[list[str]] = []
+    for cells in reader:
+        if cells in ([], [""]):
+            continue
+        width = len(lines[0]) if lines else len(cells)
+        if len(cells) > width:
+            raise ValueError(f"Expected {width} fields in line {reader.line_num}, saw {len(cells)}")
+        lines.append([*cells, *[""] * (width - len(cells))])
+    if not lines:
+        raise ValueError("No columns to parse from file")
+    return lines
 
-    Raises ValueError for a repeated name, which pandas would silently rename.
-    """
-    names = [name.strip() for name in lines.iloc[0]]
+
+def _with_header(path: Path, names: list[str], lines: list[list[str]]) -> RunTexts:
+    """Table without columns that have no name; ValueError for a repeated name."""
     repeated = [name for name, times in Counter(filter(None, names)).items() if times > 1]
     if repeated:
         raise ValueError(f"columns {', '.join(repeated)} appear twice")
-    table = lines.iloc[1:].set_axis(names, axis=1).reset_index(drop=True)
-    return table.loc[:, [name != "" for name in names]]
+    named = [index for index, name in enumerate(names) if name]
+    return RunTexts(path, [names[i] for i in named], [[line[i] for i in named] for line in lines])
 
 
 def unknown_columns(table: pd.DataFrame) -> list[str]:

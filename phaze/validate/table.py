@@ -3,16 +3,15 @@
 One constant can be fitted to measured times: the sustained fraction of the HBM bandwidth.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
-import pandas as pd
-from scipy.optimize import minimize_scalar
-from scipy.stats import rankdata
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
@@ -32,6 +31,9 @@ from phaze.spec.systems import load_stack
 from phaze.validate.intervals import INTERVAL, UNMEASURED, with_intervals
 from phaze.validate.rows import RunRow, read_rows
 from phaze.validate.run_kinds import KEYS, PROPERTIES, RunKind
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
 """Columns of the values chosen for a row's unspecified fields, and of the time with the worst choice."""
@@ -165,6 +167,8 @@ def _ranges(in_use: InUse, kind: MemoryKind) -> dict[str, float]:
 
 def rank_correlation(values: Floats, other: Floats) -> float:
     """Spearman's rank correlation; tied values get their mean rank."""
+    from scipy.stats import rankdata
+
     # Pearson's correlation of the centred ranks, which is Spearman's also with ties.
     a, b = rankdata(values) - (len(values) + 1) / 2, rankdata(other) - (len(other) + 1) / 2
     spread = float(np.sqrt((a @ a) * (b @ b)))
@@ -177,6 +181,8 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
     The status of an invalid row gives the reason, and the other rows are still predicted. Raises PhazeError
     if the file is not a table of runs.
     """
+    import pandas as pd
+
     table, rows = read_rows(path)
     clash = [name for name in ADDED if name in table.columns]
     if clash:
@@ -202,6 +208,8 @@ def predict_rows(
     `machine` is used for rows that name no system. Prudent times need a second pricing and are NaN unless
     requested.
     """
+    import pandas as pd
+
     machines = cache(partial(_machine_of, machine, folder))
     predictions = [_predict(row, machines, prudent=prudent) for row in rows]
     columns = [*(name for name in ADDED if name not in (*INTERVAL, UNMEASURED, STACK)), *PROPERTIES]
@@ -216,8 +224,18 @@ def settled(rows: Iterable[RunRow], predicted: pd.DataFrame) -> Iterator[RunRow]
     """Yield the rows with unspecified microbatch sizes and chunk counts replaced by the chosen values."""
     used = predicted[list(CHOSEN[:2])].to_numpy()
     for row, chosen in zip(rows, used, strict=True):
-        runs = tuple(run for run in row.runs if (run.layout.microbatch, run.layout.vp) == tuple(chosen))
-        yield replace(row, runs=runs)
+        yield _with_choice(row, *chosen)
+
+
+def settled_row(row: RunRow, machine: Machine) -> RunRow:
+    """Row with its unspecified microbatch size and chunk count replaced by the fastest that fit."""
+    predicted = _predict(row, lambda *_: machine, prudent=False)
+    return _with_choice(row, *(predicted.get(name) for name in CHOSEN[:2]))
+
+
+def _with_choice(row: RunRow, microbatch: object, chunks: object) -> RunRow:
+    runs = tuple(run for run in row.runs if (run.layout.microbatch, run.layout.vp) == (microbatch, chunks))
+    return replace(row, runs=runs)
 
 
 def write_table(table: pd.DataFrame, out: Path) -> None:
@@ -346,6 +364,8 @@ def log_errors(rows: Sequence[RunRow], machine: Machine) -> Floats:
 
 def fitted_sustained_hbm(rows: Sequence[RunRow], machine: Machine) -> float:
     """Fraction of the HBM bandwidth that minimises the squared `log_errors`, to a hundredth."""
+    from scipy.optimize import minimize_scalar
+
     fit = minimize_scalar(
         lambda share: float(np.square(log_errors(rows, with_sustained_hbm(machine, share))).sum()),
         bounds=SHARES,

@@ -10,7 +10,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.plan.machines import load_machine
-from phaze.validate.rows import COLUMNS, LAYOUT, READ, read_rows
+from phaze.validate.rows import COLUMNS, LAYOUT, READ, read_rows, read_texts
 from phaze.validate.table import predict_table
 
 HEAD = "hidden,heads,layers,seq,vocab,gpus,global_batch"
@@ -226,3 +226,28 @@ def test_a_model_without_a_word_on_attention_keeps_scores_on_the_chip(tmp_path: 
         path.write_text(path.read_text().replace(f"{stack},{said}\n", f"{stack},false\n"))
         in_memory = predict_table(path, load_machine("h100"))[0]["memory_gib"]
         assert (in_memory > table["memory_gib"]).tolist() == [expected != "ok" or said == "true"]
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_cells_are_read_as_text_whatever_the_spaces_quotes_and_blank_lines(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f'{mark}model, gpus,,"note, long"\n\n gpt2, 08,dropped,"a ""b"", c"\r\ngpt2,1\n')
+    texts = read_texts(path)
+    assert texts.columns == ["model", "gpus", "note, long"]
+    assert texts.lines == [["gpt2", "08", 'a "b", c'], ["gpt2", "1", ""]]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "No columns to parse from file"),
+        ("a,b\n1,2,3\n", "Expected 2 fields in line 2, saw 3"),
+        ('a,b\n"1,2\n', "unexpected end of data"),
+        ("a,a\n1,2\n", "columns a appear twice"),
+    ],
+)
+def test_files_that_are_no_table_are_refused_with_the_reason(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(text)
+    with pytest.raises(PhazeError, match=f"runs.csv: cannot be read as CSV: {reason}"):
+        read_texts(path)
