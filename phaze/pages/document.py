@@ -148,7 +148,7 @@ class FirstScreen:
 
     question: str
     sentence: str
-    """Caveat, then the result."""
+    """The result and its caveats."""
     facts: tuple[tuple[str, str], ...]
     """Key figures: pairs of a formatted value and its meaning."""
     sheet: Sheet

@@ -14,11 +14,13 @@ from phaze.base.units import GIB
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.pages.charts import ROW, bars, stacked
 from phaze.pages.style import AMBER, BLUE, GREY, HUES, TEAL
-from phaze.pages.vega import WIDTH, panels
-from phaze.spec.training_plan import NearRun, RankedPlan, RankMemory, WhatIf
+from phaze.pages.vega import WIDTH, panels, rule
+from phaze.spec.training_plan import NearRun, RankedPlan, RankMemory
 
 SQUARE, MOST_CELLS = 220, 64
 """Height of a matrix in pixels, and its maximum number of rows."""
+BAR, STEP = 11, 10
+"""Height of a bar under a slider's label in pixels, and step of a slider in percent."""
 METHOD_NAMES = {
     "cs-map": "CS map",
     "p2p-map": "p2p map",
@@ -90,11 +92,37 @@ def errors(runs: Sequence[NearRun]) -> alt.TopLevelMixin:
     return alt.layer(zero, points).properties(width=WIDTH, height=200)
 
 
-def saved(what_ifs: Sequence[WhatIf], step_s: float) -> alt.TopLevelMixin:
-    """Draw the share of the step time that 10 % more of each resource saves."""
-    what = "time saved, %"
-    values = {what_if.change: 100 * (1 - what_if.time_s / step_s) for what_if in what_ifs}
-    return bars(pd.DataFrame({what: values}), what, {what: TEAL}, format_value="{:.1f} %".format)
+def changed(table: pd.DataFrame, step_s: float) -> alt.TopLevelMixin:
+    """Draw the time saved by a change of each resource; a slider per resource sets the change.
+
+    Columns: resource, `percent` (change), `time_s` (infinite if no layout fits) and `plan` (the fastest).
+    """
+    resources = [*dict.fromkeys(table["resource"])]
+    fits = np.isfinite(table["time_s"])
+    labels = table["time_s"].map("{:.4g} s, ".format) + table["plan"]
+    rows = table.assign(
+        saved=(100 * (1 - table["time_s"] / step_s)).where(fits, 0.0),
+        label=labels.where(fits, "none of these layouts fits"),
+        slider=table["resource"].map(resources.index),
+    )
+    most = int(rows["percent"].max())
+    sliders = [
+        alt.param(f"change{i}", value=STEP, bind=alt.binding_range(min=-most, max=most, step=STEP, name=name))
+        for i, name in enumerate(f"{resource}, % " for resource in resources)
+    ]
+    chosen = f"datum.percent == [{', '.join(str(slider.name) for slider in sliders)}][datum.slider]"
+    # one scale for all positions of the sliders
+    scale = alt.Scale(domain=[min(rows["saved"].min(), 0.0), max(rows["saved"].max(), 1.0)])
+    base = alt.Chart(rows).transform_filter(chosen)
+    row = alt.Y("resource:N", title=None, sort=resources)
+    tips = ["resource:N", "percent:Q", alt.Tooltip("time_s:Q", format=".4~g"), "plan:N"]
+    # a bar has its label above it, where no bar can meet it and narrow screens have room
+    bar = base.mark_bar(color=TEAL, size=BAR, yOffset=BAR / 2).encode(
+        alt.X("saved:Q", title="time saved, %", scale=scale), row, x2=alt.datum(0), tooltip=tips
+    )
+    label = base.mark_text(align="left", dx=4, dy=-BAR).encode(row, x=alt.value(0), text="label:N")
+    height = 3 * BAR * len(resources)
+    return alt.layer(bar, rule("x", 0.0), label).properties(width=WIDTH, height=height).add_params(*sliders)
 
 
 def front(table: pd.DataFrame, value: str, title: str) -> alt.TopLevelMixin:

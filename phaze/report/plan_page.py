@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import takewhile
 
 import numpy as np
 import pandas as pd
@@ -16,18 +17,22 @@ from phaze.pages.page import Report, page_of
 from phaze.pages.page_words import words_of
 from phaze.pages.pipeline_picture import PipelinePicture, left_out, timeline_picture
 from phaze.plan.answer import ranked_table, words
+from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.answer.ranked_table import row_status
 from phaze.plan.answer.replay import ReplayedPlan
-from phaze.plan.answer.what_if import replanned
+from phaze.plan.answer.what_if import CHANGES, MORE, changed_resources, replanned
 from phaze.plan.terms.memory import OK
 from phaze.report import plan_figures
-from phaze.report.near_best import Settings, near_best, parts_and_flags
+from phaze.report.near_best import SAME, Settings, as_plan, near_best, parts_and_flags
+from phaze.runtimes.recipe import Recipe
 from phaze.spec.system import Device
 from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan, WhatIf
 
 WORDS = words_of("plan")
 REPLANNED_PASSES = 100_000_000
 """Number of simulated passes after which no change of a resource is re-planned: about a minute."""
+LAYOUTS = 8
+"""Maximum number of ranked layouts that are priced with more and less of each resource."""
 ROWS, PASSES = 16, 96
 """Maximum number of stages, and of passes per stage, that a page draws."""
 Answer = TrainingPlan | UnfitPlan
@@ -68,6 +73,32 @@ class PlanPage:
         ranked = priced.priced_for(priced.question.ranked(question.rank))
         return tuple(replanned(ranked, question.fixed, REPLANNED_PASSES))
 
+    @cached_property
+    def ranked_layouts(self) -> list[PricedLayout]:
+        """First rows of the ranked table whose stages are known, priced as they are ranked."""
+        first = self.replayed.now
+        question = first.question.ranked(self.plan.question.rank)
+        others = (as_plan(self.plan, row) for row in self.plan.alternatives[1:LAYOUTS])
+        recipes = [Recipe.of(plan) for plan in takewhile(lambda plan: plan is not None, others)]
+        return [first.priced_for(question), *(PricedLayout.of_recipe(question, recipe) for recipe in recipes)]
+
+    @cached_property
+    def changed(self) -> pd.DataFrame:
+        """Step time by resource and percent of change, including none; sliders select its rows."""
+        rows = pd.DataFrame([*changed_resources(self.ranked_layouts)])
+        rows["plan"] = "plan " + rows["place"].astype(str)
+        step_s = self.plan.by(self.plan.question.rank)
+        same = rows[rows["change"] == CHANGES[0]].assign(change=0.0, time_s=step_s, plan="plan 1")
+        rows = pd.concat([rows, same])
+        rows["percent"] = (100 * rows["change"]).round().astype(int)
+        for what_if in self.what_ifs:
+            is_it = (rows["resource"] + f" +{100 * (MORE - 1):.0f} %" == what_if.change) & (
+                rows["percent"] == 10
+            )
+            faster = is_it & (rows["time_s"] > what_if.time_s * (1 + SAME))
+            rows.loc[faster, ["time_s", "plan"]] = [what_if.time_s, "re-planned"]
+        return rows.drop(columns=["change", "place"])
+
     def report(self) -> Report:
         """Build the page."""
         parts = (
@@ -78,7 +109,7 @@ class PlanPage:
         return page_of("plan.html", "plan of a training run", self.answer(), sections, {})
 
     def answer(self) -> FirstScreen:
-        """First screen: caveats, the recommendation, and the ranked layouts."""
+        """First screen: the recommendation, its caveats, and the ranked layouts."""
         plan = self.plan
         question, *sentences = words.recommendation(plan, self.device.hbm_gib)
         details = [
@@ -92,7 +123,7 @@ class PlanPage:
         if any(other is not plan and _is_best(other) for other in self.answers):
             caveats.append(WORDS.sentence("other-sizes", devices=plan.question.devices))
         return FirstScreen(
-            question, " ".join([*caveats, *sentences]), tuple(self._facts()), self._layouts(),
+            question, " ".join([*sentences, *caveats]), tuple(self._facts()), self._layouts(),
             details=" ".join(details), figures=("near-best", "time", "timeline"), unfolded=True,
             listings=tuple(Listing(name, text) for name, text in self.settings[0].items())[:1],
         )  # fmt: skip
@@ -236,12 +267,13 @@ class PlanPage:
         yield WORDS.section("sizes", (sheet, *charts, *((Items(best),) if best else ())))
 
     def resources(self) -> Iterator[Section]:
-        """Yield the section on the effect of 10 % more of each resource."""
+        """Yield the section on the effect of more or less of each resource."""
         step_s = self.plan.by(self.plan.question.rank)
         rows = pd.DataFrame(map(dict, self.what_ifs), columns=[*WhatIf.model_fields])
         rows["plan"] = rows["replanned"].map({True: "re-planned", False: "same plan"})
         sheet = WORDS.sheet("resources", rows.assign(saved=1 - rows["time_s"] / step_s))
-        chart = WORDS.chart("resources", partial(plan_figures.saved, self.what_ifs, step_s))
+        draw = partial(plan_figures.changed, self.changed, step_s)
+        chart = WORDS.chart("resources", draw, layouts=len(self.ranked_layouts))
         yield WORDS.section("resources", (chart, sheet))
 
     def flags(self) -> Iterator[Section]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import gcd
+from math import gcd, inf
+from typing import NamedTuple
 
 from phaze.base.units import percent, signed
 from phaze.cost.network.fabric import network_of
@@ -23,6 +24,8 @@ MORE = 1.1
 """Factor by which memory, bandwidths or clock are raised."""
 MEMORY = "size of HBM"
 """Name of the only change after which `what_if` searches for a new plan."""
+CHANGES = (-0.2, -0.1, 0.1, 0.2)
+"""Relative changes of a resource at which ranked layouts are priced again."""
 BATCHES = 2
 WORTH = 0.005
 """Minimum gain in throughput for which another batch is named."""
@@ -56,6 +59,32 @@ def replanned(plan: PricedLayout, fixed: Mapping[str, int | str], most_passes: i
         changed, splits = _changed(plan, fixed, name, machine, replan=passes < most_passes)
         passes += splits * passes_per_split
         yield changed
+
+
+class ChangedResource(NamedTuple):
+    """Fastest of some ranked layouts on a machine with one changed resource."""
+
+    resource: str
+    change: float
+    """Relative change of the resource."""
+    time_s: float
+    """Step time in seconds, of the kind that ranks plans; infinite if none of the layouts fits."""
+    place: int
+    """Place of the layout in the ranking, from 1; 0 if none fits."""
+
+
+def changed_resources(layouts: Sequence[PricedLayout]) -> Iterator[ChangedResource]:
+    """Yield the fastest of ranked layouts for each resource and relative change.
+
+    Layouts that are not ranked may gain more: the times are upper bounds of re-planned ones.
+    """
+    question = layouts[0].question
+    for change in CHANGES:
+        for name, machine in _machines(question, 1 + change):
+            changed = replace(question, machine=machine)
+            priced = enumerate((layout.priced_for(changed) for layout in layouts), start=1)
+            times = [(layout.price.time_s, place) for place, layout in priced if layout.lacking_gib <= 0]
+            yield ChangedResource(name, change, *min(times, default=(inf, 0)))
 
 
 def _changed(
@@ -138,23 +167,23 @@ def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | Non
     return None
 
 
-def _machines(question: PlanQuestion) -> Iterator[tuple[str, Machine]]:
-    """Yield variants of a machine with one resource raised by 10 %, by name."""
+def _machines(question: PlanQuestion, factor: float = MORE) -> Iterator[tuple[str, Machine]]:
+    """Yield variants of a machine with one resource times a factor, by name."""
     machine, device = question.machine, device_of(question.machine)
     keys = {MEMORY: "hbm_gib", "bandwidth of HBM": "hbm_bandwidth_bytes_per_s", "clock": "clock_hz"}
     for name, key in keys.items():
-        faster = device.model_copy(update={key: MORE * getattr(device, key)})
+        faster = device.model_copy(update={key: factor * getattr(device, key)})
         yield name, machine.with_device(faster)
     if machine.system is None:
         return
     for number, level in enumerate(machine.system.levels):
         name = f"bandwidth among {level.devices:,} devices"
-        yield name, replace(machine, network=network_of(_with_faster(machine.system, number)))
+        yield name, replace(machine, network=network_of(_with_level(machine.system, number, factor)))
 
 
-def _with_faster(cluster: Cluster, number: int) -> Cluster:
-    """Cluster with 10 % more bandwidth at one network level."""
+def _with_level(cluster: Cluster, number: int, factor: float) -> Cluster:
+    """Cluster with the bandwidth of one network level times a factor."""
     levels = list(cluster.levels)
-    bandwidth = MORE * levels[number].bandwidth_bytes_per_s
+    bandwidth = factor * levels[number].bandwidth_bytes_per_s
     levels[number] = levels[number].model_copy(update={"bandwidth_bytes_per_s": bandwidth})
     return cluster.model_copy(update={"levels": tuple(levels)})

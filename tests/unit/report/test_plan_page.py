@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -15,7 +18,11 @@ from phaze.__main__ import app
 from phaze.commands.plan import settings_for
 from phaze.pages.document import Chart, Items, Listing, Prose, Sheet
 from phaze.pages.page import Report
+from phaze.pages.vega import spec_of
+from phaze.plan.answer.what_if import _machines, changed_resources
 from phaze.plan.answer.words import predicted
+from phaze.plan.machines import device_of
+from phaze.report import plan_figures
 from phaze.report import plan_page as subject
 from phaze.report.near_best import as_plan
 from phaze.report.plan_figures import ranges
@@ -131,6 +138,44 @@ def test_ten_percent_more_is_replanned_within_its_budget(
         kept = subject.PlanPage(plans[0], plans[:1], FLAGS).what_ifs
         assert [one.change for one in kept] == [one.change for one in page.what_ifs]
         assert sum(one.replanned for one in kept) == number
+
+
+def test_changes_of_a_resource_are_answered_by_the_fastest_ranked_layout(plans: list[TrainingPlan]) -> None:
+    page = subject.PlanPage(plans[0], plans[:1], FLAGS)
+    table = page.changed
+    step_s, resources = plans[0].by("prudent"), table["resource"].nunique()
+    assert {*table["percent"]} == {-20, -10, 0, 10, 20}
+    assert len(table) == 5 * resources
+    for _, rows in table.sort_values("percent").groupby("resource"):
+        times_s = rows["time_s"].tolist()
+        assert times_s[2] == step_s
+        assert (np.diff(times_s) <= 1e-9 * step_s).all()  # more of a resource is never slower
+    clock = table[(table["resource"] == "clock") & (table["percent"] == 20)]["time_s"].item()
+    assert step_s / 1.2 <= clock <= step_s
+    assert table["time_s"].nunique() > 1
+    # a brute-force count over the same layouts
+    first, *_ = page.ranked_layouts
+    (name, machine), *_ = ((n, m) for n, m in _machines(first.question, 0.9) if n == "clock")
+    changed = replace(first.question, machine=machine)
+    times = [layout.priced_for(changed) for layout in page.ranked_layouts]
+    least_s = min(layout.price.time_s for layout in times if layout.lacking_gib <= 0)
+    slower = table[(table["resource"] == name) & (table["percent"] == -10)]["time_s"].item()
+    assert slower == least_s
+
+
+def test_a_change_without_a_fitting_layout_has_a_label_and_no_time(plans: list[TrainingPlan]) -> None:
+    first, *_ = subject.PlanPage(plans[0], plans[:1], FLAGS).ranked_layouts
+    small = replace(first.question, machine=first.question.machine.with_device(
+        device_of(first.question.machine).model_copy(update={"hbm_gib": 1.0})
+    ))  # fmt: skip
+    rows = pd.DataFrame([*changed_resources([first.priced_for(small)])])
+    assert np.isinf(rows["time_s"]).all()
+    assert (rows["place"] == 0).all()
+    table = rows.assign(percent=(100 * rows["change"]).round().astype(int), plan="plan 0")
+    drawn = spec_of(plan_figures.changed(table, 1.0))
+    (data,) = (data for data in drawn["datasets"].values() if "label" in data[0])
+    assert {row["label"] for row in data} == {"none of these layouts fits"}
+    assert {row["saved"] for row in data} == {0.0}
 
 
 def test_a_number_of_devices_that_is_worse_in_all_is_not_on_the_front(plans: list[TrainingPlan]) -> None:
