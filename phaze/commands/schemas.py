@@ -50,7 +50,11 @@ def schema_of(name: str) -> dict[str, object]:
 def schema(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="FILE", help=f"Kind of file: {', '.join(FILES)}. Default: list them."),
+        typer.Argument(
+            metavar="FILE",
+            help=f"Kind of file: {', '.join(FILES)}. Default: list them.",
+            autocompletion=lambda incomplete: [kind for kind in FILES if kind.startswith(incomplete)],
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the schema (.json).")] = None,
 ) -> None:

@@ -59,6 +59,15 @@ def test_recipes_name_layout_and_publication() -> None:
         ("phaze validate --system dgx", ["dgx1-ethernet"]),
         ("phaze plan gpt2 --stack fsdp2-", ["fsdp2-2026"]),
         ("phaze plan gpt2 --gpus 64", []),
+        ("phaze plan gpt2 --gpus 64,128xH2", ["64,128xH200"]),
+        ("phaze plan gpt2 --gpus 64,128hx", []),
+        ("phaze plan gpt2 --gpus 8xV100", ["8xV100", "8xV100-32gb"]),
+        ("phaze place -a tpu-v4-as-built,TPU-v5p", ["tpu-v4-as-built,TPU-v5p"]),
+        (
+            "phaze plan meta-llama/llama-3.1-8",
+            ["meta-llama/llama-3.1-8B", "meta-llama/llama-3.1-8B-Instruct"],
+        ),
+        ("phaze schema pl", ["plan"]),
     ],
 )
 def test_the_shell_completes_names(words: str, completed: list[str]) -> None:
