@@ -255,6 +255,8 @@ def _example(entry: Entry, folder: Path) -> str:
     """Location of the type's files, and an example: YAML, or the command that writes such a file."""
     where, example = f"Files: {entry.files}.", entry.example
     if example.startswith("phaze "):
+        if example == _TRACE:
+            return f"{where} Written by:\n\n<!-- not run: needs PyTorch -->\n```console\n{example}\n```\n"
         return f"{where} Written by:\n\n```sh\n{example}\n```\n"
     if not example.endswith(".yaml"):
         return f"{where} Example:\n\n```yaml\n{example}\n```\n"

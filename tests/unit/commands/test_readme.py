@@ -22,6 +22,8 @@ def _script() -> ModuleType:
 
 
 EXAMPLES = _script()
+REASON = re.compile(r"^( *)<!-- not run: \S[^\n]{10,}-->\n\1```console$", re.MULTILINE)
+"""Block that is not run, under the reason."""
 PAGES = [str(page.relative_to(ROOT)) for page in EXAMPLES.pages() if EXAMPLES.examples(page)]
 
 
@@ -37,6 +39,17 @@ def test_the_readme_is_short_and_has_three_tasks() -> None:
 def test_every_block_of_commands_is_found() -> None:
     for page in EXAMPLES.pages():
         assert page.read_text().count("```sh\n") == len(EXAMPLES.examples(page))
+
+
+def test_every_command_is_run_or_the_page_says_why_not() -> None:
+    """Blocks of other names would be neither."""
+    fences, pages = set(), list(EXAMPLES.pages())
+    assert {"config/commands.md", "config/reference/partitions.md", "config/how-to/deadline.md"} <= {*PAGES}
+    for page in pages:
+        text = page.read_text()
+        fences |= {*re.findall(r"^ *```(\w+)$", text, re.MULTILINE)}
+        assert len(re.findall(REASON, text)) == len(re.findall(r"^ *```console$", text, re.MULTILINE)), page
+    assert fences <= {"sh", "console", "yaml", "json", "python"}
 
 
 @pytest.mark.slow
