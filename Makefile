@@ -31,6 +31,7 @@ wheel: $(READY) ## Build the wheel, install it elsewhere, and ask it there
 
 test: $(READY) ## Install the programs that tests need, where that is permitted, and run every test
 	@.ci/system-packages
+	@.ci/axe
 	$(BIN)/pytest -n $(CORES) --dist worksteal
 
 runtimes: ## Install Megatron-Core, torchtitan and DeepSpeed into .venv-runtimes, and run the tests that ask them
@@ -64,5 +65,5 @@ lock: $(READY) ## Resolve the newest versions that pyproject.toml allows into re
 	.ci/lock --upgrade
 
 clean: ## Remove environment and caches; results stay
-	rm -rf .venv .venv-runtimes .venv-docs site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-runtimes .venv-docs site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks .axe
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

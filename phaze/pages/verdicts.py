@@ -76,7 +76,7 @@ def checks_section(checks: pd.DataFrame, source: str, about: str) -> Section:
     verdict = checks["passed"].map({True: "passed", False: "FAILED"})
     verdict = verdict.where(checks["rows"] > 0, "nothing to check")
     columns = {
-        "": "{verdict}", "what must hold": "{check}", "first failure": "{example}", "rows": "{rows:,}",
+        "verdict": "{verdict}", "what must hold": "{check}", "first failure": "{example}", "rows": "{rows:,}",
         "failures": "{failures:,}",
     }  # fmt: skip
     sheet = sheet_of("Checks", checks.assign(verdict=verdict), columns, 3, ~checks["passed"], source)
