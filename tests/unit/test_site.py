@@ -1,9 +1,13 @@
 """The site has every page of the documents, and its examples are commands with what they print."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -28,7 +32,8 @@ def test_the_navigation_has_every_page_once(site: dict, project_root: Path) -> N
     """A page that nobody links is not read; the map of the folder is the navigation itself."""
     pages = linked(site["nav"])
     folder = project_root / "config"
-    there = {str(path.relative_to(folder)) for path in folder.rglob("*.md")} - {"README.md"}
+    files = (path for pattern in ("*.md", "*.ipynb") for path in folder.rglob(pattern))
+    there = {str(path.relative_to(folder)) for path in files} - {"README.md"}
     assert sorted(pages) == sorted(there)
 
 
@@ -71,6 +76,35 @@ def test_the_picture_of_the_readme_is_a_measurement(project_root: Path) -> None:
     assert f"({picture.relative_to(project_root)})" in (project_root / "README.md").read_text()
     assert picture.read_text().count("<path") > 1000  # a mark a run
     assert picture.stat().st_size < 400_000
+
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "config/notebooks").glob("*.ipynb"))
+
+
+def code_cells(notebook: Path) -> list[dict[str, Any]]:
+    """Return the cells of a notebook that are run."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_notebooks_are_stored_without_outputs(notebook: Path) -> None:
+    """The site runs them, so that it shows what this version prints."""
+    for cell in code_cells(notebook):
+        assert (cell["outputs"], cell["execution_count"]) == ([], None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_notebooks_run_and_show_a_table(notebook: Path, tmp_path: Path, project_root: Path) -> None:
+    out = tmp_path / "out.ipynb"
+    program = [sys.executable, "-c", "from nbclient.cli import main; main()"]
+    command = [*program, notebook, "--output", out, "--timeout", "1200"]
+    environment = os.environ | {"PYTHONPATH": str(project_root)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    outputs = [output for cell in code_cells(out) for output in cell["outputs"]]
+    assert any("<table" in "".join(output.get("data", {}).get("text/html", "")) for output in outputs)
 
 
 @pytest.mark.slow
