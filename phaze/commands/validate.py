@@ -36,8 +36,6 @@ LEFT_OUT_SHOWN = {
     "left_out_mean": "{:.1%}",
 }  # fmt: skip
 """Columns of the printed table of held-out sources, with their formats."""
-
-
 REPEATS_SHOWN = {"runs": "{:.0f}", "groups": "{:.0f}", "deviation": "{:.1%}"}
 """Columns of the printed table of repeated runs, with their formats."""
 
