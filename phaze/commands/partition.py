@@ -160,8 +160,10 @@ def partition(request: PartitionOptions) -> None:
     system, devices = options.optional_cluster("partition", request.gpus, request.system, request.devices)
     used = (request.stages or 0) * (request.replicas or 0)
     if devices is not None and 0 < used < devices:
-        shape = f"--stages {request.stages} and --replicas {request.replicas}"
-        tell(f"partition: {shape} use {used} of {devices} devices; leave out one of the two to use all")
+        tell(
+            f"partition: --stages {request.stages} and --replicas {request.replicas} use {used} of {devices} "
+            "devices; leave out one of the two to use all"
+        )
     topology = _topology(request)
     outputs = request.graph_out, request.out, request.map_out
     refuse_outputs(*outputs, reads=(request.graph, system, topology))
