@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import takewhile
 
 import numpy as np
 import pandas as pd
@@ -79,7 +78,8 @@ class PlanPage:
         first = self.replayed.now
         question = first.question.ranked(self.plan.question.rank)
         others = (as_plan(self.plan, row) for row in self.plan.alternatives[1:LAYOUTS])
-        recipes = [Recipe.of(plan) for plan in takewhile(lambda plan: plan is not None, others)]
+        # `None` ends the plans: places of later layouts would be wrong
+        recipes = [Recipe.of(plan) for plan in iter(lambda: next(others, None), None)]
         return [first.priced_for(question), *(PricedLayout.of_recipe(question, recipe) for recipe in recipes)]
 
     @cached_property
@@ -96,7 +96,8 @@ class PlanPage:
                 rows["percent"] == 10
             )
             faster = is_it & (rows["time_s"] > what_if.time_s * (1 + SAME))
-            rows.loc[faster, ["time_s", "plan"]] = [what_if.time_s, "re-planned"]
+            rows["time_s"] = rows["time_s"].mask(faster, what_if.time_s)
+            rows["plan"] = rows["plan"].mask(faster, "re-planned")
         return rows.drop(columns=["change", "place"])
 
     def report(self) -> Report:
