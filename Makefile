@@ -7,7 +7,7 @@ BASE ?= main
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup study quick wheel test runtimes docs benchmark ratios accuracy check lint format lock clean
+.PHONY: help setup study quick wheel test runtimes docs benchmark ratios accuracy fit check lint format lock clean
 
 help: ## Say what can be made
 	@awk -F ': .*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ ratios: $(READY) ## Time the benchmarks of this tree against those of a commit (
 
 accuracy: $(READY) ## Compare errors of predictions by source, part and interval with those of a commit (BASE=main)
 	@$(BIN)/python .ci/accuracy $(BASE)
+
+fit: $(READY) ## Fit the constants of config/measured.yaml together to the published runs, and without each source
+	@$(BIN)/python .ci/fit
 
 check: $(READY) ## Lint, and run all tests that take no seconds, in four minutes on two cores; `make test` runs every test
 	@.ci/lint

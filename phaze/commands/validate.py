@@ -203,7 +203,7 @@ def _parts_shown() -> str:
         for part in PARTS.values()
     ]
     constants = [
-        f"{fit.of} {fit.key}: {', '.join(fit.sources)}" + " (one source)" * (len(fit.sources) == 1)
+        f"{fit.name}: {', '.join(fit.sources)}" + " (one source)" * (len(fit.sources) == 1)
         for fit in PublishedRuns.load().fitted
     ]
     return "\n".join([

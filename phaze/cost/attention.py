@@ -9,7 +9,7 @@ Kernels before and after it move them again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,6 +43,11 @@ class Shapes(ScoreSizes[Floats, Floats]):
     def masked(self) -> Bools:
         """True where a mask lets some queries attend to fewer keys than others, (R,)."""
         return self.mean < self.longest
+
+    def padded(self, multiple: int) -> Shapes:
+        """Shapes whose head dimensions are padded to multiples of a number."""
+        sizes = (np.ceil(size / multiple) * multiple for size in (self.size, self.value_size))
+        return replace(self, **dict(zip(("size", "value_size"), sizes, strict=True)))
 
     def widths(self, *, backward: bool) -> Floats:
         """Multiply-accumulates per (query, key) pair, (R,): two GEMMs forward, five backward."""
@@ -89,6 +94,7 @@ def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward:
     A block also processes keys that the mask allows for only some of its queries: half a block for causal
     masks, one block at each end of a window.
     """
+    shapes = shapes.padded(speed.head_multiple)
     wide = shapes.size + shapes.value_size
     rate = _peak_share(shapes, speed) * device.peak_flops_per_s / device.num_tc
     key_s = 2.0 * speed.block * shapes.widths(backward=backward) / rate

@@ -70,11 +70,15 @@ def device_of(machine: Machine) -> Device:
 
 
 def slowest_device(machine: Machine) -> Device:
-    """Device of a machine with the sustained speeds of the slowest of all (`slowest`)."""
+    """Device of a machine with the sustained speeds of the slowest one (`slowest`), and with `vboost`."""
     device = device_of(machine)
+    boost = device.boost if machine.stack.vboost else 1.0
     lag = float(slowest(machine.devices, device.spread))
-    speeds = {name: getattr(device, name) / lag for name in ("sustained_clock", "sustained_hbm")}
-    return device if lag == 1 else device.model_copy(update=speeds)
+    speeds = {
+        "sustained_clock": min(device.sustained_clock * boost, 1.0) / lag,
+        "sustained_hbm": device.sustained_hbm / lag,
+    }
+    return device if lag == boost == 1 else device.model_copy(update=speeds)
 
 
 def host_bytes_per_s(machine: Machine) -> float:

@@ -27,14 +27,19 @@ class KnownFrom(Noun):
 
     part: Literal["device", "stack"]
     """Owner of the constant: a device or a software stack."""
-    of: Name
-    """Name of the file in config/devices or config/stacks."""
+    of: Annotated[tuple[Name, ...], Once] = Field(min_length=1)
+    """Names of the files in config/devices or config/stacks that share the constant."""
     key: Label
     """Key of the constant in that file; dots lead to nested keys."""
     most: Positive
     """Largest value that the constant may have."""
     sources: Annotated[tuple[Name, ...], Once] = Field(min_length=1)
     """Sources to which the constant is fitted."""
+
+    @property
+    def name(self) -> str:
+        """Owners and key of the constant, such as `h100-80gb sustained_clock`."""
+        return f"{', '.join(self.of)} {self.key}"
 
 
 class PublishedRuns(Noun):
@@ -54,7 +59,7 @@ class PublishedRuns(Noun):
     def _known(self) -> Self:
         refuse_unknown("simulated", self.simulated, self.sources, "sources")
         for constant in self.fitted:
-            refuse_unknown(f"fitted: {constant.of}.{constant.key}", constant.sources, self.sources, "sources")
+            refuse_unknown(f"fitted: {constant.name}", constant.sources, self.sources, "sources")
         return self
 
     @classmethod

@@ -86,6 +86,8 @@ class Device(Architecture):
     the host copy; 0: unknown."""
     sustained_clock: Part = 1.0
     """Share of the clock that the cores sustain at full load within the power limit."""
+    boost: Positive = 1.0
+    """Clock with more of the power for tensor cores (`vboost` of a stack), relative to `sustained_clock`."""
     sustained_hbm: Part = 1.0
     """Share of the HBM bandwidth that kernels reach."""
     spread: Size = 0.0
@@ -287,6 +289,8 @@ class Stack(Noun):
     held_processors: Whole = 16
     """Processors of a device that a running collective occupies and concurrent kernels lose: NCCL's number on
     a node with eight network cards (its maintainer, NVIDIA/nccl issue 689)."""
+    vboost: Flag = False
+    """Launch scripts give tensor cores more of a device's power (`nvidia-smi boost-slider --vboost 1`)."""
     ordered_queue: Flag = False
     """Tensor-parallel collectives overlap with GEMMs only if kernels start in the order of one hardware
     queue, which FSDP does not use (Megatron-Core, `CUDA_DEVICE_MAX_CONNECTIONS`)."""

@@ -244,7 +244,7 @@ def load_stack_of(cluster: Cluster, folder: Path = FOLDER, name: str | None = No
     return with_numbers(stack, cluster.calibrated.stack, "calibrated.stack")
 
 
-def with_numbers(noun: Constants, numbers: Mapping[str, float], source: str) -> Constants:
+def with_numbers(noun: Constants, numbers: Mapping[str, object], source: str) -> Constants:
     """Replace constants of a device or stack; PhazeError names source, key and value of an invalid one."""
     # Parsed again, since constants from another file may be out of range.
     return noun.parse({**noun.model_dump(), **numbers}, source) if numbers else noun

@@ -17,6 +17,7 @@ from phaze.plan.machines import machine_of
 from phaze.plan.plan import Machine
 from phaze.plan.pricing.runs import Run
 from phaze.spec.files import FOLDER
+from phaze.spec.noun import Noun
 from phaze.spec.system import Cluster, Device, Level, Stack
 from phaze.spec.systems import load_cluster, load_stack_of, with_numbers
 
@@ -52,6 +53,28 @@ OF_LEVEL = (
     Constant("levels.{}", "sustained", 0.05, 1.0),
     Constant("levels.{}", "start_s", 1e-7, 5e-3),  # a message inside a node; a collective of thousands
 )
+
+
+def value_at(noun: Noun, key: str) -> float:
+    """Value of a numeric constant; dots in the key lead to nested values. KeyError without such a number."""
+    value: object = noun.model_dump()
+    for name in key.split("."):
+        value = value[name] if isinstance(value, dict) else None
+    if not isinstance(value, float | int):
+        raise KeyError(key)
+    return float(value)
+
+
+def with_values_at(fields: Mapping[str, object], values: Mapping[str, float]) -> dict[str, object]:
+    """Top-level fields of a noun that change with constants at keys, whose dots lead to nested values."""
+    changed: dict[str, object] = {}
+    for key, number in values.items():
+        name, _, nested = key.partition(".")
+        field = changed.get(name, fields[name])
+        if nested and isinstance(field, Mapping):
+            field = {**field, **with_values_at(field, {nested: number})}
+        changed[name] = field if nested else number
+    return changed
 
 
 @dataclass(frozen=True)
@@ -92,22 +115,23 @@ class Site:
         """Value of a constant on this system."""
         parts: dict[str, Device | Stack | Level] = {"device": self.device, "stack": self.stack}
         parts |= {f"levels.{n}": level for n, level in enumerate(self.cluster.levels)}
-        return float(getattr(parts[constant.part], constant.key))
+        return value_at(parts[constant.part], constant.key)
 
     def with_values(self, values: Mapping[Constant, float]) -> Site:
         """Copy of the system with new values for some constants."""
 
-        def values_of(part: str) -> dict[str, float]:
-            return {c.key: value for c, value in values.items() if c.part == part}
+        def values_of(part: str, noun: Noun) -> dict[str, object]:
+            numbers = {c.key: value for c, value in values.items() if c.part == part}
+            return with_values_at(noun.model_dump(), numbers) if numbers else {}
 
         levels = tuple(
-            with_numbers(level, values_of(f"levels.{n}"), f"levels.{n}")
+            with_numbers(level, values_of(f"levels.{n}", level), f"levels.{n}")
             for n, level in enumerate(self.cluster.levels)
         )
         return Site(
             self.cluster.model_copy(update={"levels": levels}),
-            with_numbers(self.device, values_of("device"), "device"),
-            with_numbers(self.stack, values_of("stack"), "stack"),
+            with_numbers(self.device, values_of("device", self.device), "device"),
+            with_numbers(self.stack, values_of("stack", self.stack), "stack"),
             self.folder,
         )
 

@@ -80,7 +80,7 @@ REQUIRED = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
 MICROBATCHES = ("1", "2", "4", "8")
 """Microbatch sizes tried if the column is empty; the fastest prediction that fits is used."""
 MOST = 2**31
-_OF_COLUMNS = {"overlap": None, "gradient_bytes": None}
+_OF_COLUMNS = {"overlap": None, "gradient_bytes": None, "vboost": None}
 """Properties of a stack that columns of a row override."""
 
 
@@ -106,6 +106,11 @@ class RunRow:
     """Kind of memory in `measured_gib`: allocated, reserved, device; empty for the stack's default."""
     outcome: str = "ok"
     """`ok`, or `oom` if the run ran out of memory."""
+
+    @property
+    def has_experts(self) -> bool:
+        """True if the model is a mixture of experts."""
+        return any(run.spec is not None and run.spec.experts is not None for run in self.runs)
 
 
 def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
@@ -358,7 +363,7 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _overlap
     if name in READERS or name == "capacity":
         return _option
-    if name == "flash_attention" or isinstance(PARSED[name].default, bool):
+    if name in ("flash_attention", "vboost") or isinstance(PARSED[name].default, bool):
         return _flag
     if name in ("mtp", "lora"):
         return _natural
@@ -452,6 +457,7 @@ def _cells_of(recipe: Recipe, software: Software) -> dict[str, str]:
         "schedule": recipe.schedule,
         "flash_attention": software.flash,
         "gradients": {size: word for word, size in GRADIENT_BYTES.items()}[stack.gradient_bytes],
+        "vboost": stack.vboost,
         "overlap": software.overlap(recipe),  # a row rejects an overlap that its layout lacks
         "mtp": model.mtp,
         "lora": model.lora or 0,

@@ -1,122 +1,26 @@
-"""Tables for the page of measured runs: published runs with predictions.
-
-Leave-one-source-out predictions are times of a source with constants fitted to the other sources. The
-logarithm of a time is nearly linear in the logarithms of the constants, so a fit without a source is one
-linear problem. The source is then predicted in full. Sources have equal weight, and some evenly spread rows
-represent a long source. A constant that depends on one source only keeps its value.
-"""
+"""Tables for the page of measured runs: published runs with predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER
-from phaze.spec.measured import LIST, KnownFrom, PublishedRuns
-from phaze.spec.systems import load_device, load_stack
+from phaze.spec.measured import PublishedRuns
 from phaze.tables import FittedConstants, GroupRegrets, MeasuredRuns, SourceScores, Table, ToolErrors
-from phaze.validate.constants import Constant, Site
+from phaze.validate.refit import Refit, values_of
 from phaze.validate.rows import RunRow, read_rows
 from phaze.validate.scoreboard import groups_of, joined, rows_of, runs_with_intervals, scoreboard
-from phaze.validate.table import measured_of, predict_rows, settled
+from phaze.validate.table import predict_rows, settled
 
-MOST_ROWS = 40
-"""Maximum number of rows per source in a fit."""
-STEP = 0.01
-"""Step in a constant's logarithm for finite differences."""
-WIDTH, NOISE = 0.3, 0.05
-"""Prior standard deviation of a constant's logarithm, and standard deviation of a source's mean error."""
-Changes = Mapping[KnownFrom, float]
-"""Change in the logarithm of each constant."""
 TOOLS = "other-tools.csv"
 """File of other tools' predictions: tool, source, label, predicted_s, predicted_gib."""
 ALL = "all"
 """Name for all sources together."""
-
-
-@dataclass(frozen=True)
-class Refit:
-    """Measured rows by source, and constants to fit again with one source held out at a time."""
-
-    rows: Mapping[str, Sequence[RunRow]]
-    """Rows with a system, a measured time and a predicted time, by source."""
-    fitted: Sequence[KnownFrom]
-    folder: Path = FOLDER
-    _logs_of: dict[tuple[str, KnownFrom | None], Floats] = field(default_factory=dict)
-    """Cache of a source's log errors on representative rows, and of their derivatives by a constant."""
-
-    def times_s(self, source: str) -> Floats | None:
-        """Predicted times of a source with constants fitted to the others; None if no constant is shared."""
-        shared = [c for c in self.fitted if source in c.sources and self._others(c, source)]
-        if not shared:
-            return None
-        changes = dict(zip(shared, self._changes(shared, source).tolist(), strict=True))
-        return np.exp(self._logs(self.rows[source], changes))
-
-    def _others(self, constant: KnownFrom, source: str) -> list[str]:
-        return [name for name in constant.sources if name != source and name in self.rows]
-
-    def _changes(self, constants: Sequence[KnownFrom], source: str) -> Floats:
-        """Least-squares changes in the logarithms of constants, (C,), fitted without a source."""
-        # Prior: a change of WIDTH in a logarithm costs as much as an error of NOISE in all rows of one
-        # source.
-        factors, targets = [np.eye(len(constants)) / WIDTH], [np.zeros(len(constants))]
-        for name in dict.fromkeys(name for c in constants for name in self._others(c, source)):
-            errors = self._errors(name)
-            effects = [self._effect(name, c) if name in c.sources else 0 * errors for c in constants]
-            # The root gives every source the same weight, whatever its number of rows.
-            scale = NOISE * np.sqrt(len(errors))
-            factors.append(np.stack(effects, axis=1) / scale)
-            targets.append(-errors / scale)
-        return np.linalg.lstsq(np.vstack(factors), np.concatenate(targets))[0]
-
-    def _errors(self, source: str) -> Floats:
-        """Logarithms of predicted over measured times of a source's representative rows."""
-        if (source, None) not in self._logs_of:
-            rows = self._sampled_rows(source)
-            self._logs_of[source, None] = self._logs(rows, {}) - np.log(measured_of(rows, "measured_s"))
-        return self._logs_of[source, None]
-
-    def _effect(self, source: str, constant: KnownFrom) -> Floats:
-        """Derivatives of a source's log errors with respect to the logarithm of a constant."""
-        if (source, constant) not in self._logs_of:
-            rows = self._sampled_rows(source)
-            ends = [self._logs(rows, {constant: step}) for step in (-STEP, 0.0)]
-            self._logs_of[source, constant] = (ends[1] - ends[0]) / STEP
-        return self._logs_of[source, constant]
-
-    def _sampled_rows(self, source: str) -> list[RunRow]:
-        rows = self.rows[source]
-        return [rows[k] for k in np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).astype(int)]
-
-    def _logs(self, rows: Sequence[RunRow], changes: Changes) -> Floats:
-        """Logarithms of the predicted times of rows, with changed constants."""
-        logs = np.zeros(len(rows))
-        systems = [(row.system, row.stack) for row in rows]
-        for system, stack in dict.fromkeys(systems):
-            indices = [k for k, place in enumerate(systems) if place == (system, stack)]
-            site = changed(Site.load(system, stack or None, self.folder), changes)
-            # Names in a row would load the files again, without the changed constants.
-            site_rows = [replace(rows[k], system="", stack="") for k in indices]
-            logs[indices] = np.log(predict_rows(site_rows, site.machine)["time_s"].to_numpy(float))
-        return logs
-
-
-def changed(site: Site, changes: Changes) -> Site:
-    """Site with changes to the constants of its own device and stack, each capped at its upper limit."""
-    names = {"device": site.device.name, "stack": site.stack.name}
-    values = {}
-    for fitted, change in changes.items():
-        if names[fitted.part] == fitted.of:
-            constant = Constant(fitted.part, fitted.key, 0.0, fitted.most)
-            values[constant] = min(site.value(constant) * float(np.exp(change)), fitted.most)
-    return site.with_values(values)
 
 
 def measured_tables(sources: Sequence[str], folder: Path = FOLDER) -> dict[str, pd.DataFrame]:
@@ -218,21 +122,11 @@ def _fitted_constants(
 ) -> list[dict[str, object]]:
     """Rows of table `FittedConstants`, for constants fitted to at least one of the sources."""
     return [
-        {"of": c.of, "key": c.key, "value": _value(c, folder), "sources": ", ".join(c.sources)}
+        {"of": owner, "key": c.key, "value": value, "sources": ", ".join(c.sources)}
         for c in published.fitted
         if set(c.sources) & set(sources)
+        for owner, value in values_of(c, folder).items()
     ]
-
-
-def _value(constant: KnownFrom, folder: Path) -> float:
-    """Value of a constant in its file; dots in the key lead to nested values."""
-    noun = (load_device if constant.part == "device" else load_stack)(constant.of, folder)
-    value: object = noun.model_dump()
-    for key in constant.key.split("."):
-        value = value[key] if isinstance(value, dict) else None
-    if not isinstance(value, float | int):
-        raise PhazeError(f"{LIST}: fitted: {constant.of} has no numeric constant {constant.key}")
-    return float(value)
 
 
 def _tool_errors(runs: pd.DataFrame, published: PublishedRuns, folder: Path) -> list[dict[str, object]]:

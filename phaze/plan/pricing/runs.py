@@ -53,6 +53,8 @@ class Run:
     """Precision in which gradients are accumulated and exchanged; by default the stack's."""
     overlap: Overlap | None = None
     """Kinds of communication that overlap with compute; by default the stack's."""
+    vboost: bool | None = None
+    """True if tensor cores get more of the power (`nvidia-smi boost-slider`); by default as the stack."""
     flash_attention: bool | None = None
     """True if attention scores stay on chip; None: for a named model, or if the stack names such kernels."""
     spec: Model | None = None
@@ -164,6 +166,8 @@ class Run:
         changes: dict[str, object] = {} if self.overlap is None else {"overlap": self.overlap}
         if self.gradients is not None:
             changes["gradient_bytes"] = GRADIENT_BYTES[self.gradients]
+        if self.vboost is not None:
+            changes["vboost"] = self.vboost
         return machine.stack.model_copy(update=changes)
 
     def check_microbatches(self, stack: Stack) -> None:

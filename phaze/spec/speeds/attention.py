@@ -27,6 +27,8 @@ class AttentionPass(Noun):
     """Speed for other head dimensions (of queries) relative to 128; linear interpolation in between."""
     unmasked: Positive = 1.0
     """Speed without a mask, relative to that with a causal mask."""
+    head_multiple: PositiveInt = 1
+    """Head dimensions are padded to multiples of this number (32 in FlashAttention-2, flash_api.cpp)."""
     block: PositiveInt = 128
     """Number of queries in a block, which one SM processes."""
     fill: Size = 0.0

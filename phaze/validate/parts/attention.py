@@ -188,17 +188,18 @@ def _fitted_pass(
 
     Constants that no row determines keep their usual value.
     """
-    sizes = sorted(set(rows["head_size"]) - {HEAD})
+    start = previous or AttentionPass(share=1.0)
+    multiple = start.head_multiple
+    sizes = sorted(set((-(-rows["head_size"] // multiple) * multiple).tolist()) - {HEAD})
     of_mask = (UNMASKED,) if (rows["mask"] == "none").any() else ()
     of_heads = tuple(PassConstant(str(size), 1.0, 0.3, 0.1, 3.0) for size in sizes)
     constants = (*CONSTANTS, *of_mask, *of_heads)
-    block, heads_before = (previous.block, previous.heads) if previous is not None else (128, {})
 
     def pass_at(coded: Floats, *, rounded: bool = False) -> AttentionPass:
         pairs = zip(constants, coded, strict=True)
         named: dict[str, Any] = {constant.name: constant.value(x, rounded=rounded) for constant, x in pairs}
-        heads = heads_before | {int(size): named.pop(str(size)) for size in sizes}
-        return AttentionPass.model_construct(None, heads=heads, block=block, **named)
+        heads = start.heads | {int(size): named.pop(str(size)) for size in sizes}
+        return start.model_copy(update={"unmasked": 1.0, "heads": heads, **named})
 
     shapes, backward = shapes_of(rows), direction == "backward"
     measured = np.log(rows["measured_s"].to_numpy(float))

@@ -38,6 +38,9 @@ from phaze.workload.expert_loads import exponent_of, rank_loads
 LARGE = 5e9
 """FLOPs of a GEMM from which its start-up time is a small fraction."""
 HALF_BYTES = 2
+ORDERS = {"forward": ("mkn",), "backward": ("mnk", "kmn")}
+"""Sizes of the GEMMs of a direction, in the order rows, summed dimension, columns: gradients of the input and
+of the weights."""
 TIMES: dict[Compute, float] = {"nvfp4": 4.0}
 """Rate relative to half precision, for precisions missing from a device file; 2 for those not listed."""
 ALIKE: dict[Compute, tuple[Compute, ...]] = {"fp8": ("fp8-cs",), "fp8-block": ("mxfp8",)}
@@ -82,19 +85,35 @@ MOST_TIMES = 6.0
 
 
 class ProductsPart(KernelPart):
-    """Kernel part for GEMMs, identified by their sizes m × k × n."""
+    """Kernel part for GEMMs, identified by their sizes m × k × n.
+
+    A table may have a `direction`: forward (default), or backward for both gradients of such a GEMM together.
+    Constants are fitted to forward GEMMs.
+    """
 
     name: ClassVar[str] = "products"
     fitted_to: ClassVar[str] = "TensorRT-LLM 1.0.0 (A100) and 1.3.0rc20 (aiconfigurator); gradients: SimuMax"
     sizes: ClassVar[tuple[str, ...]] = ("m", "n", "k")
+    words: ClassVar[tuple[str, ...]] = ("direction",)
     renamed: ClassVar[dict[str, str]] = {"gemm_dtype": "precision"}
+
+    def completed(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Add the default direction to a table that has none."""
+        return table if "direction" in table else table.assign(direction="forward")
+
+    def problem(self, rows: pd.DataFrame) -> list[str]:
+        """Error message for each row's direction; empty for a valid row."""
+        problem = "direction must be forward or backward, got {}"
+        return ["" if name in ORDERS else problem.format(name) for name in rows["direction"]]
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Predicted times (R,) in seconds of rows of one device; NaN for precisions that it lacks."""
-        times_s = np.full(len(rows), np.nan)
+        times_s, backward = np.full(len(rows), np.nan), _is_backward(rows)
         for compute in set(rows["precision"]) & {"bf16", *site.device.products}:
-            mask = (rows["precision"] == compute).to_numpy()
-            times_s[mask] = product_s(rows[mask], site.device, cast(Compute, compute))
+            for name, orders in ORDERS.items():
+                mask = (rows["precision"] == compute).to_numpy() & (backward == (name == "backward"))
+                sizes = [rows[mask][list(order)].set_axis(["m", "k", "n"], axis=1) for order in orders]
+                times_s[mask] = sum(product_s(size, site.device, cast(Compute, compute)) for size in sizes)
         return times_s
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
@@ -102,7 +121,7 @@ class ProductsPart(KernelPart):
 
         Half precision is fitted first, because the others use its start-up time.
         """
-        device = site.device
+        device, rows = site.device, rows[~_is_backward(rows)]
         for compute in COMPUTES:
             if compute in set(rows["precision"]):
                 device = fitted_device(rows[rows["precision"] == compute], device, compute)
@@ -114,11 +133,17 @@ class ProductsPart(KernelPart):
         times = {name: speed.times for name, speed in site.device.products.items()} or {"bf16": 1.0}
         # Missing precisions have rate inf, hence 0 seconds: no bound is known for them.
         rates = np.array([times.get(cast(Compute, name), np.inf) for name in rows["precision"]])
-        return _flops(rows) / (peak * rates)
+        return _flops(rows) * np.where(_is_backward(rows), 2.0, 1.0) / (peak * rates)
 
     def kinds(self, rows: pd.DataFrame) -> list[str]:
-        """Size class of every row (R,)."""
-        return ["5 GFLOP or more" if large else "below 5 GFLOP" for large in _flops(rows) >= LARGE]
+        """Size class of every row (R,), and its direction if that is backward."""
+        sizes = ["5 GFLOP or more" if large else "below 5 GFLOP" for large in _flops(rows) >= LARGE]
+        both = zip(sizes, _is_backward(rows), strict=True)
+        return [f"{size}, backward" if backward else size for size, backward in both]
+
+
+def _is_backward(rows: pd.DataFrame) -> Bools:
+    return (rows["direction"] == "backward").to_numpy(bool)
 
 
 def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:

@@ -138,13 +138,46 @@ def test_kernels_that_are_not_in_the_project_are_as_near(shared_data: Path) -> N
     assert {name: one for name, one in found.items() if one[0] > 0.06 or one[1] > 0.15} == {}
 
 
+def every_second_layer(*, left_out: bool) -> pd.DataFrame:
+    """Attention of layers on an A100, both passes; the constants are fitted to every second one."""
+    rows = PART.read(kernel_files(PART)[0].with_name("layer-attention.csv"))
+    return rows[np.arange(len(rows)) // 2 % 2 == int(left_out)]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_attention_of_layers_that_are_in_no_fit_is_near_on_an_a100(direction: str) -> None:
+    """Median error ≤ 8 %, 90th percentile ≤ 20 %: head dimensions of 32 to 256, without a mask."""
+    rows = every_second_layer(left_out=True)
+    rows = rows[rows["direction"] == direction]
+    errors = np.abs(PART.predicted(rows) / rows["measured_s"].to_numpy() - 1)
+    assert len(errors) == 38
+    assert np.median(errors) <= 0.08
+    assert np.quantile(errors, 0.9) <= 0.20
+
+
+def test_heads_are_padded_to_the_multiple_of_a_kernel() -> None:
+    """A head of 72 elements takes the arithmetic of 96, and its own traffic."""
+    rows = every_second_layer(left_out=False)
+    sizes = {"head_size": 72, "value_size": 72}
+    narrow, padded = (rows.iloc[:1].assign(**dict.fromkeys(sizes, size)) for size in (72, 96))
+    assert PART.predicted(narrow) == pytest.approx(PART.predicted(padded), rel=1e-3)
+
+
 def test_constants_of_devices_are_what_a_fit_of_small_sources_gives() -> None:
-    """For complete sources of the project: FlashAttention-2 on the A100, all kernels of the H100."""
+    """For complete sources of the project: FlashAttention-2 on the A100, all kernels of the H100.
+
+    On the A100 four times the rows of SimuMax, and every second layer whose pass takes a millisecond or more.
+    """
     rows = PART.read(kernel_files(PART)[0])
     for device, kernel in (("A100 (PCIe)", "2"), ("H100", "3"), ("B200", "cudnn")):
         found = site_of(device)
         assert found is not None
         own = rows[(rows["device"] == device) & (rows["kernel"] == kernel)]
+        if device == "A100 (PCIe)":
+            fitted_layers = every_second_layer(left_out=False)
+            own = pd.concat(
+                [fitted_layers[fitted_layers["measured_s"] > 1e-3], *[own] * 4], ignore_index=True
+            )
         fitted = PART.fitted(own, in_a_loop(found)).device.attention[kernel]
         assert fitted == found.device.attention[kernel]
 

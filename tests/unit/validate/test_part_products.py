@@ -141,3 +141,37 @@ def test_gradients_of_weights_take_what_was_measured() -> None:
     assert 0.8 < usual < 0.95  # at 300 W, in long loops
     for layout in ("NN", "NT"):
         assert np.median(ratio[table["layout"] == layout]) == pytest.approx(usual, rel=0.02)
+
+
+def test_both_gradients_of_layers_on_an_a100_are_near() -> None:
+    """No constant is fitted to these rows: median error ≤ 8 %, 90th percentile ≤ 20 %, in both directions."""
+    groups = compare(PART, [KERNELS / "layer-products.csv"]).by("kind")
+    assert [group["kind"] for group in groups] == ["5 GFLOP or more", "5 GFLOP or more, backward"]
+    for group in groups:
+        assert group["rows"] == group["answered"] == 355
+        assert float(str(group["median"])) <= 0.08
+        assert float(str(group["p90"])) <= 0.20
+
+
+def test_a_backward_row_is_the_sum_of_two_products_and_enters_no_fit(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    lines = (
+        "H100,bf16,4096,8192,2048,0.4,backward\nH100,bf16,4096,2048,8192,0.4,\nH100,bf16,2048,8192,4096,0.4,"
+    )
+    path.write_text(
+        "device,precision,m,n,k,latency_ms,direction\n" + lines.replace(",\n", ",forward\n") + "forward\n"
+    )
+    rows, site = PART.read(path), _device("H100-SXM")
+    times_s = PART.predicted_s(rows, site)
+    assert times_s[0] == pytest.approx(times_s[1] + times_s[2])
+    assert PART.fastest_s(rows, site)[0] == pytest.approx(PART.fastest_s(rows, site)[1:].sum())
+    shapes = PART.read(OWN).query("device == 'H100-SXM' and precision == 'bf16'")
+    other = pd.concat([shapes, rows.iloc[[0] * 50]], ignore_index=True)
+    assert PART.fitted(other, site).device.products == PART.fitted(shapes, site).device.products
+
+
+def test_an_unknown_direction_says_which_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("device,precision,m,n,k,latency_ms,direction\nH100,bf16,8192,8192,8192,2,sideways\n")
+    with pytest.raises(PhazeError, match="line 2: direction must be forward or backward, got sideways"):
+        PART.read(path)

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phaze.base.errors import PhazeError
 from phaze.spec.measured import KnownFrom
 from phaze.validate.constants import Site
+from phaze.validate.refit import Refit, changed, values_of
 from phaze.validate.rows import RunRow, read_row
-from phaze.validate.study import Refit, changed
 from phaze.validate.table import predict_rows
 
 SYSTEM = "a100-vtrain"
@@ -19,9 +20,9 @@ TEXTS = {
     "global_batch": "16", "microbatch": "4", "system": SYSTEM,
 }  # fmt: skip
 CLOCK = KnownFrom(
-    part="device", of="a100-80gb", key="sustained_clock", most=1.0, sources=("one", "two", "odd")
+    part="device", of=("a100-80gb",), key="sustained_clock", most=1.0, sources=("one", "two", "odd")
 )
-HOST = KnownFrom(part="stack", of="megatron-deepspeed", key="launch_s", most=1e-3, sources=("odd",))
+HOST = KnownFrom(part="stack", of=("megatron-deepspeed",), key="launch_s", most=1e-3, sources=("odd",))
 
 
 def rows(clock: float) -> list[RunRow]:
@@ -52,5 +53,44 @@ def test_a_constant_changes_its_own_device_and_stack_and_keeps_to_its_largest_va
     site = Site.load(SYSTEM)
     assert changed(site, {HOST: 1.0}).stack.launch_s == pytest.approx(np.e * site.stack.launch_s)
     assert changed(site, {CLOCK: 5.0}).device.sustained_clock == 1.0
-    elsewhere = CLOCK.model_copy(update={"of": "h100-80gb"})
+    elsewhere = CLOCK.model_copy(update={"of": ("h100-80gb",)})
     assert changed(site, {elsewhere: -1.0}).device == site.device
+
+
+def test_constants_are_fitted_together_and_outliers_count_less() -> None:
+    """Clock and host are recovered at once; one run that took twice as long hardly moves them."""
+    made = rows(0.85)
+    refit = Refit({"one": made, "two": made, "odd": made}, [CLOCK])
+    clock = Site.load(SYSTEM).device.sustained_clock
+    assert clock * np.exp(refit.changes()[CLOCK]) == pytest.approx(0.85, rel=0.01)
+    slow = [replace(made[0], measured_s=2 * (made[0].measured_s or 0.0)), *made[1:]]
+    moved = Refit({"one": made, "two": made, "odd": slow}, [CLOCK]).changes()[CLOCK]
+    assert clock * np.exp(moved) == pytest.approx(0.85, rel=0.03)
+
+
+def test_a_fit_stays_below_the_largest_value() -> None:
+    refit = Refit({"one": rows(1.0), "two": rows(1.0)}, [CLOCK.model_copy(update={"most": 0.995})])
+    (change,) = refit.changes().values()
+    assert Site.load(SYSTEM).device.sustained_clock * np.exp(change) <= 0.996
+
+
+def test_nested_constants_change_alone() -> None:
+    fitted = KnownFrom(
+        part="device", of=("a100-80gb",), key="attention.2.forward.share", most=1.0, sources=("one",)
+    )
+    site = Site.load(SYSTEM)
+    before, after = site.device.attention["2"], changed(site, {fitted: -0.1}).device.attention["2"]
+    assert after.forward.share == pytest.approx(before.forward.share * np.exp(-0.1))
+    assert after.backward == before.backward
+    assert values_of(fitted) == {"a100-80gb": before.forward.share}
+    with pytest.raises(PhazeError, match=r"fitted: a100-80gb attention\.9: is no number"):
+        values_of(fitted.model_copy(update={"key": "attention.9"}))
+
+
+def test_more_power_for_tensor_cores_raises_the_clock_of_compute_alone() -> None:
+    texts = {**TEXTS, "system": "h100", "gpus": "8", "tp": "8"}
+    plain, boosted = (read_row({**texts, "vboost": flag}) for flag in ("false", "true"))
+    times = predict_rows([plain, boosted], None)["time_s"].tolist()
+    boost = Site.load("h100").device.boost
+    assert boost > 1
+    assert times[0] / boost < times[1] < times[0]
