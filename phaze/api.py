@@ -61,6 +61,7 @@ class PlanFields(ClusterFields, total=False):
     runtime: Runtime | Literal["bridge"]
     stack: str
     set_values: str
+    architecture: str
     fix: str
     explain: str
     gap: float
@@ -186,12 +187,12 @@ class PlanAnswer(_Shown):
 
     def flags(self, runtime: WrittenRuntime | Literal["bridge"] | None = None) -> str:
         """Return flags or configuration of a runtime for the best plan, by default of the plan's runtime."""
-        from phaze.commands.emit import emitted, refuse_maxtext
+        from phaze.commands.emit import emitted, refuse_unwritten
         from phaze.runtimes.recipe import Recipe
 
         chosen = self.best
         target = runtime or self.runtime or chosen.question.runtime
-        refuse_maxtext(chosen, "plan", target)
+        refuse_unwritten(chosen, "plan", target)
         known = ("bridge", *get_args(WrittenRuntime))
         if target not in known:
             raise PhazeError(f"flags: must be one of {', '.join(known)}, got {target}")

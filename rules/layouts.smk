@@ -7,7 +7,7 @@ WRITES  results/ranked_layouts/<point>.parquet    tables.RankedLayouts
         results/report/: layouts.html, layouts.md, and their tables as Parquet and CSV
 """
 
-ASKED = ("global_batch", "sequence", "runtime", "stack", "gap", "top")
+ASKED = ("global_batch", "sequence", "runtime", "stack", "architecture", "gap", "top")
 """Settings shared by all sizes; the list of sizes is not among them, so that a new size re-runs no other."""
 LAYOUT_TABLES = ("ranked_layouts", "layout_proofs", "layout-checks")
 

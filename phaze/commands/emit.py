@@ -95,7 +95,7 @@ def emit(request: EmitOptions) -> None:
     from phaze.plan.answer.replay import ReplayedPlan
     from phaze.runtimes.recipe import Recipe
 
-    refuse_maxtext(plan, planned, runtime)
+    refuse_unwritten(plan, planned, runtime)
     if request.planner is not None:
         _emit_planner(plan, planned, request.planner, runtime, out)
         return
@@ -151,10 +151,15 @@ def _emit_program(stages: Path, runtime: str, map_file: Path | None, out: Path |
     write_or_print(pipeline_program(*read, stages, map_file), out)
 
 
-def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: str) -> None:
-    """Raise PhazeError if the plan's runtime is MaxText, whose settings phaze cannot write."""
+def refuse_unwritten(plan: TrainingPlan, planned: Path | str, runtime: str) -> None:
+    """Raise PhazeError if phaze cannot write settings of the plan's runtime: MaxText, or none on a chip."""
     from phaze.runtimes.maxtext import axes_of
 
+    if plan.question.runtime == "chip":
+        raise PhazeError(
+            f"{planned}: --for {runtime}: is a plan for an architecture, on which no runtime trains",
+            "plan without --architecture",
+        )
     if plan.question.runtime == "maxtext":
         raise PhazeError(
             f"{planned}: --for {runtime}: plans for maxtext cannot be written; its "

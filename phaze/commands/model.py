@@ -110,8 +110,9 @@ def answer_of(model: Model, sequence: int, system: str) -> ModelAnswer:
 def _stored_bytes(model: Model, sequence: int, system: str) -> dict[str, dict[str, float]]:
     """Stored bytes per token by layer and recompute choice (half precision, fused attention)."""
     from phaze.layout import Layout
-    from phaze.plan.layers.activations import LayerMemory, kept_by, kept_with_flash
+    from phaze.plan.layers.activations import LayerMemory, kept_by
     from phaze.spec.systems import load_cluster, load_stack_of
+    from phaze.workload.lower.attention import kept_with_flash
     from phaze.workload.models import library_workload
 
     stack, layout = load_stack_of(load_cluster(system)[0]), Layout()

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from phaze.report.near_best import Settings
-    from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
+    from phaze.spec.training_plan import (
+        AskedPlan,
+        AskedRun,
+        FewestNodes,
+        StoredMachine,
+        TrainingPlan,
+        UnfitPlan,
+    )
 
 NOTHING_FITS = 3
 """Exit status if there is no plan."""
@@ -177,8 +184,16 @@ def _questions(request: PlanOptions, system: str, devices: str | None) -> list[A
         fields = spec.model_dump(exclude_none=True) | {"lora": request.lora}
         spec = type(spec).parse(fields, f"plan: --lora: {request.model}")
     cluster = load_cluster(system)[0]
+    machine = None if request.architecture is None else _chips(request.architecture, system)
+    for option, value in (("--runtime", request.runtime), ("--stack", request.stack)):
+        if machine is not None and value is not None:
+            raise PhazeError(
+                f"plan: {option} {value}: an architecture has no runtime and no other stack than chip",
+                f"leave out {option}, or --architecture {request.architecture}",
+            )
     # Megatron-Bridge trains with Megatron-Core, so its layouts are those of Megatron.
-    trained = runtime_for(system, requested="megatron" if request.runtime == "bridge" else request.runtime)
+    requested = "megatron" if request.runtime == "bridge" else request.runtime
+    trained = runtime_for(system, requested=requested) if machine is None else "chip"
     stack = request.stack or stack_for(cluster, trained)
     tokens = spec.usual_sequence if request.sequence is None else request.sequence
     spec.check_sequence(tokens, "plan")
@@ -191,11 +206,19 @@ def _questions(request: PlanOptions, system: str, devices: str | None) -> list[A
         "model": spec, "system": system, "stack": stack, "sequence": tokens, "runtime": trained,
         "precision": request.precision, "load": request.load,
         "rank": RANK if request.rank == "robust" else request.rank, "robust": request.rank == "robust",
-        "fixed": dict(fixed), "global_batch": batch or _samples(tokens, max(numbers)),
+        "machine": machine, "fixed": dict(fixed), "global_batch": batch or _samples(tokens, max(numbers)),
     }  # fmt: skip
     for number in numbers:
         _check_widths(fixed, number)
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
+
+
+def _chips(architecture: str, system: str) -> StoredMachine:
+    """Machine of a system with chips of an architecture instead of its devices."""
+    # Imported for architectures only: other plans start faster without it.
+    from phaze.spec.config import chips_of
+
+    return chips_of(architecture, system)
 
 
 def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
@@ -270,6 +293,8 @@ def settings_for(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
     from phaze.runtimes.recipe import Recipe
 
     target = runtime or plan.question.runtime
+    if target == "chip":
+        return {}, ["No runtime trains on an architecture, so that there are no settings to write."]
     if target == "maxtext":
         return {}, [f"phaze does not write MaxText configurations. This plan needs {axes_of(plan.layout)}."]
     try:

@@ -199,6 +199,16 @@ class PlanOptions(QuestionOptions, LayoutSearchOptions, RunFields, AnswerOptions
     model: options.ModelArgument
     gpus: options.GpusOption = None
     system: options.LevelsOption = None
+    architecture: Annotated[
+        str | None,
+        typer.Option(
+            "--architecture",
+            "-a",
+            help="Plan on chips of an architecture instead of the system's device, without a runtime: a name "
+            "in config/architectures or config/devices, or a path.",
+            autocompletion=completion.chips,
+        ),
+    ] = None
 
 
 PANELS = {

@@ -22,6 +22,7 @@ from phaze.cost.products import Products, product_times, speed_of
 from phaze.layout import Compute, Layout
 from phaze.spec.speeds.experts import Experts
 from phaze.spec.system import Device
+from phaze.workload.kinds import PRODUCTS
 from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Scores
 
@@ -51,7 +52,7 @@ def works_of_kernels(kernels: Sequence[Kernel], vector_cycles: Mapping[tuple[str
         of_part=np.repeat(np.arange(len(kernels)), [len(kernel) for kernel in kernels]),
         shapes=np.array([(p.batch, p.m, p.k, p.n) for p in parts], np.int64),
         elements=np.array([p.elements for p in parts], float),
-        cycles=np.array([0.0 if p.kind == "matmul" else vector_cycles[p.role, p.kind] for p in parts]),
+        cycles=np.array([0.0 if p.kind in PRODUCTS else vector_cycles[p.role, p.kind] for p in parts]),
         streamed_bytes=np.array([p.streamed_bytes for p in parts], float),
         network_bytes=np.zeros(len(parts)),
         unrolled=np.array([p.unrolled for p in parts], float),
@@ -93,7 +94,9 @@ def time_kernels(
             times_s[rows, OF_FUSED] = expert_times(batched, device, speed)
     for mask, core in ((products & ~by_tiles, "tensor"), (~products, "vector")):
         if mask.any():
-            seconds, limit = _times(_selected(works, mask), device, core, bytes_per_element)
+            _, (seconds, limit) = times_on(
+                _selected(works, mask), device, core, bytes_per_element, preload=False
+            )
             times_s[np.flatnonzero(mask), limit] = seconds
     return times_s
 
@@ -154,8 +157,13 @@ class KernelTimes:
         return self._attention_s[key]
 
 
-def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats, Ints]:
-    """Time of each kernel on cores of one type, in seconds, and its bottleneck."""
+def times_on(
+    works: Works, device: Device, core: str, width: int, *, preload: bool
+) -> tuple[tuple[Floats, Ints], tuple[Floats, Ints]]:
+    """Time of each unit of work on one core of a type and on all of them, in seconds, and its bottleneck.
+
+    If `preload`, arrays load the next stationary operand ahead.
+    """
     hardware = Hardware(
         clock_hz=device.clock_hz * device.sustained_clock,
         hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s * device.sustained_hbm,
@@ -163,9 +171,9 @@ def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats,
         bytes_per_element=width,
     )
     designs = _single_design(device)
-    on_all = loads_of(works, designs, hardware, Layout(), 1.0, preload=False)[1]
-    seconds, limit = latencies_of(core, on_all, designs, hardware)
-    return seconds[:, 0], limit[:, 0]
+    loads = loads_of(works, designs, hardware, Layout(), 1.0, preload=preload)
+    on_one, on_all = (latencies_of(core, load, designs, hardware) for load in loads)
+    return (on_one[0][:, 0], on_one[1][:, 0]), (on_all[0][:, 0], on_all[1][:, 0])
 
 
 def _selected(works: Works, mask: Bools) -> Works:

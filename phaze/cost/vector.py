@@ -12,7 +12,7 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.spec.architecture import CycleFigures, load_technology
 from phaze.spec.files import FOLDER
-from phaze.workload.kinds import COLLECTIVES
+from phaze.workload.kinds import COLLECTIVES, PRODUCTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict
 
 def cycles_per_element(parts: pd.DataFrame, figures: Mapping[tuple[str, str], float]) -> Floats:
     """Cycles per element of every part, 0 for matrix multiplications and collectives."""
-    others = {"matmul", *COLLECTIVES}
+    others = {*PRODUCTS, *COLLECTIVES}
     pairs = zip(parts["role"], parts["kind"], strict=True)
     return np.array([0.0 if kind in others else figures[role, kind] for role, kind in pairs])
 

@@ -1,5 +1,6 @@
 """Registry of the supported runtimes."""
 
+from phaze.runtimes.chip import CHIP
 from phaze.runtimes.deepspeed import DEEPSPEED
 from phaze.runtimes.maxtext import MAXTEXT
 from phaze.runtimes.megatron import MEGATRON
@@ -7,6 +8,6 @@ from phaze.runtimes.rules import Runtime
 from phaze.runtimes.torchtitan import TORCHTITAN
 
 RUNTIMES: dict[str, Runtime] = {
-    runtime.name: runtime for runtime in (MEGATRON, TORCHTITAN, DEEPSPEED, MAXTEXT)
+    runtime.name: runtime for runtime in (MEGATRON, TORCHTITAN, DEEPSPEED, MAXTEXT, CHIP)
 }
 """All supported runtimes, by name."""

@@ -26,7 +26,7 @@ from phaze.runtimes.shared_rules import (
 
 
 @rule("context parallel", "the sequence {sequence} must be a multiple of 2 * cp, got cp {cp}", "cp")
-def _context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
+def context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Rule: the sequence must split into 2 · cp equal chunks (`validate_args`).
 
     Each rank has a chunk from the front and one from the back of a causal sequence.
@@ -41,7 +41,7 @@ def _context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "with cp {cp}",
     "cp_kind cp tp",
 )
-def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
+def context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Rule: head counts must suit the context-parallel exchange (`TransformerConfig`).
 
     Ranks that exchange whole sequences have equal shares of a tensor-parallel rank's heads. The sizes of the
@@ -60,13 +60,13 @@ def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "experts with tp {tp} need sequence_parallel, got {sequence_parallel}",
     "tp sequence_parallel",
 )
-def _expert_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
+def expert_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Rule: experts with tp >= 2 need sequence parallelism; otherwise `MoELayer` raises in training."""
     return (task.experts > 0) & (grid.tp > 1) & ~grid.sequence_parallel
 
 
 @rule("whole sequences", "delta rules and sparse attention need cp 1, got {cp}", "cp")
-def _whole_sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
+def whole_sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Rule: models that need whole sequences cannot use context parallelism (`TransformerConfig`).
 
     A gated delta net scans whole sequences, and an indexer selects among all tokens of one.
@@ -118,7 +118,7 @@ def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "microbatches of a replica must be at least pp {pp} under schedule interleaved, got {microbatches}",
     "schedule pp dp microbatch",
 )
-def _microbatch_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
+def microbatch_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Rule: an interleaved schedule needs a valid microbatch group size.
 
     The size lies between pp and the number of microbatches, and leaves no group of fewer than pp
@@ -149,17 +149,17 @@ MEGATRON = Runtime(
     rules=(
         *parallel_rules(KEY_VALUE_GROUPS),
         SEQUENCE_PARALLEL,
-        _context_parallel,
+        context_parallel,
         SEQUENCE_SLICES,
         BATCH,
         STAGES,
         LOW_PRECISION,
-        _context_heads,
-        _expert_sequence,
-        _whole_sequences,
+        context_heads,
+        expert_sequence,
+        whole_sequences,
         EXPERT_BIAS,
         _delayed_scaling,
-        _microbatch_groups,
+        microbatch_groups,
         _sharded_pipeline,
         _offload,
         REPLICATED_SHARDS,

@@ -1,6 +1,8 @@
 """Studies that plan training over all layouts of a runtime, on systems of several sizes."""
 
-from typing import Annotated
+from typing import Annotated, Self
+
+from pydantic import model_validator
 
 from phaze.spec.names import GAP, Runtime
 from phaze.spec.noun import Noun
@@ -37,12 +39,22 @@ class LayoutStudy(Noun):
     stack: Location | None = None
     """Software stack, a file in config/stacks; default: the system's if it belongs to this runtime, else the
     runtime's."""
+    architecture: Location | None = None
+    """Chips to plan on instead of the systems' devices, without a runtime: an architecture or device by name
+    or path; default: the systems' devices."""
     gap: Part = GAP
     """Optimality gap at which the search stops, as a share of the best plan's step time."""
     top: PositiveInt = 10
     """Number of plans in each ranked table."""
     tokens: Positive = 1e12
     """Training tokens, for the duration in days."""
+
+    @model_validator(mode="after")
+    def _without_runtime(self) -> Self:
+        for name in ("runtime", "stack"):
+            if self.architecture is not None and getattr(self, name) is not None:
+                raise ValueError(f"{name}: an architecture has no runtime: leave out {name} or architecture")
+        return self
 
     @property
     def points(self) -> dict[str, LayoutPoint]:

@@ -86,6 +86,9 @@ class ExtractSettings(Noun):
     drops the batch dimension of linear layers."""
     weight_gradients: Flag = True
     """Include weight gradients in the backward pass; false: input gradients only."""
+    scores: Literal["in-memory", "on-chip"] = "in-memory"
+    """Attention scores: `in-memory` writes them to HBM between operators; `on-chip` makes attention one
+    operator, which keeps them in the global buffer block by block and stores one value per row."""
     activation_factor: Positive = 1.0
     """Factor on the memory of activations stored for the backward pass."""
 

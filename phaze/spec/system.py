@@ -168,6 +168,9 @@ class Stack(Noun):
     """Runtime that the stack belongs to; default: the one with which its name begins, if there is one."""
     dates: tuple[Month, Month] | None = None
     """First and last month of the software that the stack describes, such as 2024-09; default: any."""
+    scheduled: Literal[True] | None = None
+    """If true, a static schedule runs the operators of a layer on the cores of an architecture, as in studies
+    of accelerators; null: kernels, each on all cores."""
     launch_s: Size = 0.0
     """Kernel launch overhead of the host in seconds; a pass takes at least this for each of its kernels."""
     elementwise: Positive = 1.0

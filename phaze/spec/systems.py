@@ -30,6 +30,7 @@ STACKS: dict[Runtime, str] = {
     "torchtitan": "torchtitan",
     "deepspeed": "megatron-deepspeed",
     "maxtext": "maxtext",
+    "chip": "chip",
 }
 """Default software stack of each runtime, for systems whose own stack belongs to another runtime."""
 PEAK = "peak_flops_per_s"

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.layout import WIDTHS, Compute, Layout, LayoutFields, Zero
+from phaze.spec.architecture import Architecture
 from phaze.spec.derived import DerivedNoun
 from phaze.spec.files import FOLDER
 from phaze.spec.memory import UsedGib
@@ -64,6 +65,18 @@ class StoredMachine(Noun):
     """Device, with constants that the system calibrates."""
     stack: Stack
     """Software stack, with constants that the system calibrates."""
+
+    def on_architecture(self, architecture: Architecture, stack: Stack) -> Self:
+        """The same network with chips of an architecture, whose operators a stack schedules.
+
+        Clock, HBM bandwidth and capacity that the architecture leaves open are those of the device. All are
+        reached in full: nothing is measured on such chips.
+        """
+        names = ("clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib")
+        figures = {name: getattr(architecture, name) or getattr(self.device, name) for name in names}
+        device = Device.parse({**architecture.model_dump(), **figures}, architecture.name)
+        cluster = self.cluster.model_copy(update={"calibrated": None, "stack": stack.name})
+        return self.model_copy(update={"cluster": cluster, "device": device, "stack": stack})
 
 
 class AskedPlan(Noun):

@@ -30,6 +30,8 @@ Role = Literal["matmul", "injective", "reduction", "view", "network"]
 Keeps = Literal["nothing", "inputs", "output", "mask"]
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send")
 """Kinds of parts that use the network."""
+PRODUCTS = ("matmul", "attention")
+"""Kinds of parts that multiply matrices: from and to HBM, or blocks of attention in the global buffer."""
 GATHERS = ("all_gather", "ring")
 """Kinds that collect a sharded tensor on every rank, by all-gather or around a ring."""
 BACKWARD = {"copy": "all_reduce", "all_gather": "reduce_scatter", "reduce_scatter": "all_gather",

@@ -16,6 +16,7 @@ from phaze.spec.vision import ResNet, SemanticFpn
 from phaze.workload.families.traced.layers import traced_graph
 from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.families.vision import resnet_graph, semantic_fpn_graph, swin_graph
+from phaze.workload.lower.attention import join_attention
 from phaze.workload.lower.backward import backward_pass
 from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
@@ -41,6 +42,15 @@ def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: E
     if not settings.whole_microbatch:
         graph = graph.with_products_of_a_sample(layout.microbatch)
     return lower(graph, model.name, layout, settings)
+
+
+@lru_cache(maxsize=128)
+def chip_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload:
+    """Build the workload of one shard of a model as a chip runs it: fused operators, attention on chip."""
+    settings = ExtractSettings.model_validate(
+        {"scores": "on-chip", "bytes_per_element": layout.bytes_per_element}
+    )
+    return extract_workload(model, sequence, layout, settings)
 
 
 @lru_cache(maxsize=128)
@@ -115,7 +125,7 @@ def _lower(layer: LayerGraph, settings: ExtractSettings, *, products: bool) -> L
         parameters[primitive.group] += primitive.parameters
     tensors = kept_tensors(layer, width)
     core = sum(tensor.nbytes for tensor in tensors if "core_attn" in tensor.regions)
-    return Layer(
+    lowered = Layer(
         name=layer.name,
         forward=forward_pass(layer, groups, width),
         backward=backward_pass(layer, groups, width, form),
@@ -130,3 +140,4 @@ def _lower(layer: LayerGraph, settings: ExtractSettings, *, products: bool) -> L
         frozen=sum(primitive.parameters for primitive in layer.primitives if primitive.frozen),
         primitives=len(layer.primitives),
     )
+    return join_attention(lowered) if settings.scores == "on-chip" else lowered

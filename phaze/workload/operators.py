@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from phaze.spec.rows import Gemm, OperatorBytes, PartRole, PartSizes
-from phaze.workload.kinds import COLLECTIVES
+from phaze.workload.kinds import COLLECTIVES, PRODUCTS
 from phaze.workload.primitives import Primitive, Region, Scores
 
 
@@ -22,7 +22,7 @@ class Part(PartSizes):
     @property
     def vector_flops(self) -> int:
         """FLOPs of a vector operation, one per output element; 0 for other parts."""
-        return 0 if self.kind in ("matmul", *COLLECTIVES) else self.elements
+        return 0 if self.kind in (*PRODUCTS, *COLLECTIVES) else self.elements
 
 
 def product(gemm: Gemm, role: PartRole) -> Part:
@@ -80,9 +80,9 @@ class Operator(OperatorBytes):
         # Nothing is fused into a collective, so one network part makes the whole operator one.
         if kinds & set(COLLECTIVES):
             return "network"
-        if "matmul" not in kinds:
+        if not kinds & set(PRODUCTS):
             return "vector"
-        return "fused" if len(kinds) > 1 else "tensor"
+        return "fused" if kinds - set(PRODUCTS) else "tensor"
 
 
 @dataclass(frozen=True)

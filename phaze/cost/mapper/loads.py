@@ -47,6 +47,7 @@ from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import EXCHANGES, Flat, Kind, sent_bytes
 from phaze.cost.vector import vector_cycles
 from phaze.layout import Layout
+from phaze.workload.lower.attention import BLOCK
 
 REDUCING: tuple[Kind, ...] = ("all_reduce", "reduce_scatter")
 """Collectives that perform additions."""
@@ -214,7 +215,7 @@ def loads_of(
     operations = works.total(works.shapes.prod(axis=1, dtype=float) + works.elements * works.cycles)
     operations += cycles_per_addition * works.total(adds)
     reduced = reduced_bytes(works)
-    network_s = hardware.network.seconds("all_reduce", reduced, layout.group("tp"))
+    network_s, link_bytes = _exchanges(works, hardware.network, layout)
 
     def load(mapped: MappedShapes, cores: Ints) -> Load:
         lanes = vector_cycles(works.elements, works.cycles, designs.lanes * cores)
@@ -222,12 +223,12 @@ def loads_of(
             core_cycles=mapped.cycles,
             array_cycles=mapped.array_cycles,
             lane_cycles=works.total(lanes) + adding,
-            network_s=network_s[:, None],
+            network_s=works.total(network_s)[:, None],
             glb_words=mapped.glb_words + streamed,
             array_words=mapped.l2_words,
             streamed_words=streamed,
             hbm_bytes=hbm,
-            link_bytes=sent_bytes("all_reduce", reduced, layout.tp)[:, None],
+            link_bytes=works.total(link_bytes)[:, None],
             reduced_bytes=reduced[:, None],
             operations=operations[:, None],
         )
@@ -279,8 +280,33 @@ def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
     shapes, of_shape = np.unique(works.shapes[matmuls], axis=0, return_inverse=True)
     capacities, of_design = np.unique(designs.glb_bytes, return_inverse=True)
     words = hbm_words(shapes, capacities // size)[of_shape.ravel()] - works.unrolled[matmuls, None]
+    attends = works.kinds[matmuls] == "attention"
+    if attends.any():
+        words[attends] = reread_words(works.shapes[matmuls][attends], capacities // size)
     moved = works.total(words, matmuls) * size + works.total(works.streamed_bytes)[:, None]
     return moved[:, of_design.ravel()]
+
+
+def reread_words(shapes: Ints, glb_words: Ints) -> Floats:
+    """Words that products of attention read again, (S, G), for shapes (S, 4) and buffers of (G,) words.
+
+    The buffer has blocks of rows with their results, and scores of a block of keys. Each block of rows reads
+    all of the other operand; the first read is part of the operator's traffic. Scores stay in the buffer.
+    """
+    batch, m, k, n = shapes.T[:, :, None]
+    rows = np.maximum(glb_words // (2 * np.minimum(k, n) + BLOCK), 1)
+    words: Floats = batch * k * n * (-(-m // rows) - 1.0)
+    return words
+
+
+def _exchanges(works: Works, network: Flat, layout: Layout) -> tuple[Floats, Floats]:
+    """Seconds of every collective on the network, and bytes that a rank sends, (P,) each."""
+    seconds, nbytes = np.zeros((2, len(works.kinds)))
+    for kind, axis, chosen in works.collectives():
+        size_bytes, group = works.network_bytes[chosen], layout.group(axis)
+        seconds[chosen] = network.seconds(kind, size_bytes, group)
+        nbytes[chosen] = size_bytes if kind == "send" else sent_bytes(kind, size_bytes, group.ranks)
+    return seconds, nbytes
 
 
 def reduced_bytes(works: Works) -> Floats:
@@ -297,8 +323,11 @@ def reduced_bytes(works: Works) -> Floats:
 
 def additions(works: Works, layout: Layout) -> Floats:
     """Additions that one rank performs for each part, (P,): one per element sent in a reduce-scatter."""
-    adds = np.isin(works.kinds, REDUCING)
-    return np.where(adds, sent_bytes("reduce_scatter", works.elements, layout.tp), 0.0)
+    adds = np.zeros(len(works.kinds))
+    for kind, axis, chosen in works.collectives():
+        if kind in REDUCING:
+            adds[chosen] = sent_bytes("reduce_scatter", works.elements[chosen], layout.group(axis).ranks)
+    return adds
 
 
 def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints, Names
+from phaze.cost.network.network import Kind
 from phaze.cost.vector import cycles_per_element
+from phaze.layout import Axis
+from phaze.workload.kinds import COLLECTIVES, PRODUCTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +38,9 @@ class Works:
     unrolled: Floats
     """Input elements of a matrix multiplication that are unrolled on chip (im2col) instead of read."""
     kinds: Names
-    """Kind of every part: matmul, a collective, or a vector operation."""
+    """Kind of every part: a product, a collective, or a vector operation."""
+    axes: Names | None = None
+    """Axis whose group runs each collective; none means tp."""
     by_rows: Bools | None = None
     """True for matrix multiplications that sum over the rows of both operands, as weight gradients do over
     tokens.
@@ -49,6 +55,15 @@ class Works:
     def matmuls(self) -> Ints:
         """Indices of the parts that are matrix multiplications."""
         return np.flatnonzero(self.shapes[:, 0])
+
+    def collectives(self) -> Iterator[tuple[Kind, Axis, Bools]]:
+        """Kinds of collectives and their axes, each with the mask of their parts, (P,)."""
+        axes = np.full(len(self.kinds), "") if self.axes is None else self.axes
+        axes = np.where(axes == "", "tp", axes)
+        for kind, axis in product(COLLECTIVES, np.unique(axes)):
+            chosen: Bools = (self.kinds == kind) & (axes == axis)
+            if chosen.any():
+                yield cast(Kind, kind), cast(Axis, str(axis)), chosen
 
     def total(self, values: Floats, parts: Ints | None = None) -> Floats:
         """Sum values over the parts of each unit of work, (P, ...) to (W, ...); `parts` selects a subset."""
@@ -69,11 +84,12 @@ def works_of(parts: pd.DataFrame, core: str, figures: Mapping[tuple[str, str], f
     return Works(
         ids=ids,
         of_part=of_part.ravel(),
-        shapes=np.where((of_core["kind"] == "matmul").to_numpy()[:, None], shapes, 0),
+        shapes=np.where(of_core["kind"].isin(PRODUCTS).to_numpy()[:, None], shapes, 0),
         elements=of_core["elements"].to_numpy(float),
         cycles=cycles_per_element(of_core, figures),
         streamed_bytes=of_core["streamed_bytes"].to_numpy(float),
         network_bytes=of_core["network_bytes"].to_numpy(float),
         unrolled=of_core["unrolled"].to_numpy(float),
         kinds=of_core["kind"].to_numpy(str),
+        axes=of_core["axis"].to_numpy(str),
     )

@@ -10,6 +10,7 @@ import pandas as pd
 
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
+from phaze.spec.config import chips_of
 from phaze.spec.files import FOLDER
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
 from phaze.spec.systems import load_cluster, runtime_for, stack_for
@@ -24,11 +25,13 @@ def request(
     study: LayoutStudy, point: LayoutPoint, model: Mapping[str, object], folder: Path = FOLDER
 ) -> AskedPlan:
     """Planning request of a study's job, with the defaults that `phaze plan` has."""
-    runtime = runtime_for(point.system, folder, study.runtime)
+    architecture = study.architecture
+    machine = None if architecture is None else chips_of(architecture, point.system, folder)
+    runtime = "chip" if machine else runtime_for(point.system, folder, study.runtime)
     stack = study.stack or stack_for(load_cluster(point.system, folder)[0], runtime, folder)
     sizes = {"devices": point.devices, "global_batch": study.global_batch, "sequence": study.sequence}
     fields = {"model": model, "system": point.system, "stack": stack, "runtime": runtime, **sizes}
-    return AskedPlan.parse(fields, "layouts")
+    return AskedPlan.parse({**fields, "machine": machine}, "layouts")
 
 
 def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.DataFrame:

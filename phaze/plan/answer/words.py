@@ -274,8 +274,11 @@ def recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     """Yield the planning request, and the recommended layout with its predicted step time."""
     request = plan.question
     lora = f", adapters of rank {request.model.lora} alone trained" if request.model.lora else ""
+    cluster = request.system
+    if request.runtime == "chip":
+        cluster = f"{request.stored_machine().device.name} on the network of {request.system}"
     yield (
-        f"{request.model.name}{lora} on {request.devices:,} {request.system}: {request.global_batch:,} "
+        f"{request.model.name}{lora} on {request.devices:,} {cluster}: {request.global_batch:,} "
         f"samples of {request.sequence:,} tokens, {request.runtime}, {request.precision}"
     )
     if plan.uncalibrated is not None:

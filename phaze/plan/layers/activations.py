@@ -16,13 +16,12 @@ from phaze.base.arrays import Number
 from phaze.cost.memory import HALF
 from phaze.layout import ON_DEVICE, OPERAND_BYTES, Layout, Offloaded, Recompute, modules_of
 from phaze.spec.system import Stack
+from phaze.workload.lower.attention import first_products
 from phaze.workload.lower.memory import WIDE
-from phaze.workload.operators import Operator, Part
+from phaze.workload.operators import Operator
 from phaze.workload.primitives import Region
 from phaze.workload.workload import Layer
 
-STATISTIC = 4
-"""Bytes of the log-sum-exp of a row of attention scores."""
 SCAN: frozenset[Region] = frozenset({"scan"})
 KEPT = ("embedding", "head")
 """Layers that are never recomputed and always computed in half precision."""
@@ -102,27 +101,9 @@ def kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
     return replace(stored, kept=lower, activation_bytes=stored.activation_bytes - operands * (1.0 - share))
 
 
-def kept_with_flash(layer: Layer) -> Layer:
-    """Copy of a layer with a fused attention core, which stores one element per row of scores.
-
-    Its norms store their statistics. Source: Dao et al., NeurIPS 2022.
-    """
-    stored = layer.without(frozenset({"core_attn"}))
-    # Log-sum-exp of every row of scores, from which the backward kernel recomputes them.
-    rows = sum(part.batch * part.m for part in first_products(layer.attention("forward")))
-    return replace(
-        stored, activation_bytes=stored.activation_bytes + layer.statistics_bytes + STATISTIC * rows
-    )
-
-
 def multiplies_weights(operator: Operator) -> bool:
     """True for a low-precision GEMM that multiplies weights or computes their gradients."""
     return operator.core == "tensor" and not operator.attention and not operator.regions & WIDE
-
-
-def first_products(core: Sequence[Operator]) -> list[Part]:
-    """GEMMs of queries and keys: the first of each pair of GEMMs in the attention core."""
-    return [part for operator in core for part in operator.parts if part.kind == "matmul"][::2]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ from phaze.plan.layers.activations import (
     SCAN,
     LayerMemory,
     kept_by,
-    kept_with_flash,
     multiplies_weights,
 )
 from phaze.plan.layers.captured import launched
@@ -51,11 +50,13 @@ from phaze.plan.layers.kernels import (
     unfused,
     without_sums,
 )
+from phaze.plan.layers.scheduled import LayerSchedules, edges_of
 from phaze.plan.machines import device_of, slowest_device
 from phaze.plan.plan import Machine
 from phaze.plan.terms.overlap import MOVED, exposed_s, hbm_share, moved_s
 from phaze.spec.system import Stack
-from phaze.workload.operators import Operator, Part
+from phaze.workload.lower.attention import kept_with_flash
+from phaze.workload.operators import LayerPass, Operator, Part
 from phaze.workload.primitives import Region
 from phaze.workload.workload import DIRECTIONS, Layer, Workload
 
@@ -145,6 +146,13 @@ class LayerCost(LayerMemory):
         return max(sent_s - forward_s, 0.0), max(sent_s - backward_s, 0.0)
 
 
+def operator_times(machine: Machine, bytes_per_element: int) -> KernelTimes | LayerSchedules:
+    """Time model of operators on a machine's device: kernels of its software stack, or a static schedule."""
+    if machine.stack.scheduled:
+        return LayerSchedules(slowest_device(machine), machine.vector_cycles, bytes_per_element)
+    return kernel_times(machine, bytes_per_element)
+
+
 def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
     """Kernel-time model for a machine's device and software stack.
 
@@ -163,8 +171,16 @@ def _operators_in(workload: Workload) -> list[Operator]:
     return [operator for layer_pass in passes for operator in layer_pass.operators]
 
 
-def time_together(workloads: Iterable[Workload], times: KernelTimes, stack: Stack) -> None:
-    """Compute the times of all kernels of several workloads at once, which is much faster than one by one."""
+def time_together(workloads: Iterable[Workload], times: KernelTimes | LayerSchedules, stack: Stack) -> None:
+    """Compute the times of the operators of several workloads at once, much faster than one by one."""
+    if isinstance(times, LayerSchedules):
+        times.prepare(
+            (layer.pass_of(direction), workload.layout)
+            for workload in workloads
+            for layer in workload.layers
+            for direction in DIRECTIONS
+        )
+        return
     operators = [operator for workload in workloads for operator in _operators_in(workload)]
     owned = [(operator, kernels_of(operator)) for operator in operators]
     kernels = [kernel for _, operator_kernels in owned for kernel in operator_kernels]
@@ -177,17 +193,18 @@ def layer_costs(
     machine: Machine,
     *,
     flash: bool = False,
-    times: KernelTimes | None = None,
+    times: KernelTimes | LayerSchedules | None = None,
     routing: Routing | None = None,
 ) -> dict[str, LayerCost]:
-    """Costs of a workload's distinct layers by name; `times` are known kernel times.
+    """Costs of a workload's distinct layers by name; `times` are known times of operators.
 
     `routing` gives the experts of a token; without it all experts receive the same number of tokens.
     """
     clocked = Clocked(
-        machine, workload.layout, times or kernel_times(machine, workload.layout.bytes_per_element), routing
+        machine, workload.layout, times or operator_times(machine, workload.layout.bytes_per_element), routing
     )
-    cost = _with_flash_attention if flash else _plainly
+    # A static schedule has fused attention as one of its operators.
+    cost = _with_flash_attention if flash and not machine.stack.scheduled else _plainly
     layers = [kept_by(machine.stack, layer, workload.layout) for layer in workload.layers]
     # Embedding and head are computed in half precision under every recipe of lower precision.
     half_precision = replace(clocked, layout=replace(workload.layout, compute="bf16"))
@@ -214,9 +231,17 @@ class Clocked:
 
     machine: Machine
     layout: Layout
-    times: KernelTimes
+    times: KernelTimes | LayerSchedules
     routing: Routing | None = None
     """Routing of tokens to experts, if known."""
+    passes: tuple[LayerPass, ...] = ()
+    """Passes of the layer whose operators are timed; static schedules follow their edges."""
+
+    @property
+    def kernels(self) -> KernelTimes:
+        """Times of kernels, which a software stack launches one by one."""
+        assert isinstance(self.times, KernelTimes)
+        return self.times
 
     def sent_s(self, part: Part) -> float:
         """Time of a collective without contention; a ring is as slow as its longest hop."""
@@ -258,6 +283,7 @@ class Clocked:
 
 def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
     """Cost of a layer without fused attention: kernels pass all intermediate results through memory."""
+    clocked = replace(clocked, passes=(layer.forward, layer.backward))
     regions_s = _known_regions(layer, lambda operators: _seconds(operators, clocked)[0])
     passes = (layer.forward.operators, layer.backward.operators, layer.attention("forward"))
     (forward_s, _), (backward_s, weight_s), (core_s, _) = (
@@ -296,7 +322,7 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
     """
     machine, layout, fused_layer = clocked.machine, clocked.layout, kept_with_flash(layer)
     core, core_backward = layer.attention("forward"), layer.attention("backward")
-    fused = fused_attention(core, layout, machine.stack, clocked.times)
+    fused = fused_attention(core, layout, machine.stack, clocked.kernels)
     (forward_s, _), (backward_s, weight_s) = (
         _seconds(tuple(o for o in operators if o not in core_operators), clocked, alone)
         for operators, core_operators, alone in (
@@ -353,6 +379,8 @@ def _seconds(
     token counts and no longer runs ahead: every kernel then takes at least its launch overhead. Kernels in
     CUDA graphs need no host.
     """
+    if isinstance(clocked.times, LayerSchedules):
+        return _scheduled_s(operators, clocked, clocked.times)
     stack = clocked.machine.stack
     operators = without_sums(run_alone(operators, clocked.layout, stack), stack)
     owned = [(operator, kernels_of(operator)) for operator in operators]
@@ -395,6 +423,26 @@ def _seconds(
     return total, weight_s
 
 
+def _scheduled_s(
+    operators: tuple[Operator, ...], clocked: Clocked, schedules: LayerSchedules
+) -> tuple[Floats, float]:
+    """Makespan of operators of one pass by limiting resource, and time of their weight gradients."""
+    chosen = {*map(id, operators)}
+    for layer_pass in clocked.passes:
+        places = [place for place, operator in enumerate(layer_pass.operators) if id(operator) in chosen]
+        if len(places) == len(operators):
+            edges = edges_of(layer_pass, places)
+            break
+    else:
+        edges = ()
+    total = schedules.seconds(operators, edges, clocked.layout)
+    by_axis = clocked.by_axis(part for operator in operators for part in operator.parts if part.axis)
+    core = tuple(operator for operator in operators if operator.attention)
+    core_s = schedules.seconds(core, (), clocked.layout)
+    total[NETWORK] += exposed_s(by_axis, clocked.layout, clocked.machine, total, core_s)
+    return total, schedules.weight_s(operators, clocked.layout)
+
+
 def _launches(operators: Sequence[Operator], clocked: Clocked, attention: FusedPass) -> int:
     """Number of kernels of consecutive operators that the host launches, collectives and casts included.
 
@@ -424,7 +472,9 @@ def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
             parts = [part for place in ends for part in operators[place].parts if part.axis == "ep"]
             exchanges_s[row] = [clocked.sent_s(part) for part in parts]
             moved[row] = [clocked.moved_s(part) for part in parts]
-            between, _ = _seconds(operators[ends[0] + 1 : ends[1]], clocked)
+            between, _ = _seconds(
+                operators[ends[0] + 1 : ends[1]], replace(clocked, passes=(cost.layer.pass_of(direction),))
+            )
             waited_s = between[HOST] if clocked.machine.stack.experts == "each" else 0.0
             experts_s[row] = between[COMPUTE] + between[HBM] + waited_s
     return replace(cost, exchanges_s=exchanges_s, experts_s=experts_s, exchanges_hbm_s=moved)

@@ -26,11 +26,11 @@ from phaze.base.errors import PhazeError
 from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes
 from phaze.cost.memory import HALF
 from phaze.layout import Compute, Layout
-from phaze.plan.layers.activations import first_products
 from phaze.plan.layers.experts import multiplies_experts, primitives_of, row_traffic
 from phaze.spec.system import Device, Stack
+from phaze.workload.lower.attention import first_products, scores_of
 from phaze.workload.lower.memory import GATED
-from phaze.workload.operators import Operator, Part
+from phaze.workload.operators import Operator
 from phaze.workload.primitives import Scores
 
 HBM = KERNEL_LIMITS.index("hbm")
@@ -159,20 +159,6 @@ def attention_kernel(device: Device, stack: Stack) -> str | None:
         f"flash_attention: the software stack has attention {', '.join(stack.attention)}, and device "
         f"{device.name} knows {', '.join(trained)}"
     )
-
-
-def scores_of(core: Sequence[Operator]) -> list[Scores]:
-    """Shape of each attention core of a layer, derived from its GEMMs if the operators do not store it."""
-    if shapes := [operator.scores for operator in core if operator.scores is not None]:
-        return shapes
-    products = [part for operator in core for part in operator.parts if part.kind == "matmul"]
-    return [_shape(*pair) for pair in zip(products[::2], products[1::2], strict=True)]
-
-
-def _shape(scores: Part, context: Part) -> Scores:
-    """Shape of a causal attention core over whole sequences, derived from its two GEMMs."""
-    keys, heads = scores.n, scores.batch * scores.m // scores.n
-    return Scores(1, keys, keys, keys, keys / 2, heads, scores.batch, scores.k, context.n)
 
 
 def in_ring(scores: Scores, layout: Layout, stack: Stack) -> bool:

@@ -16,7 +16,7 @@ An activation goes to the next stage in t shards and is gathered there (Narayana
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -31,7 +31,8 @@ from phaze.cost.network.dispatch import Routing
 from phaze.layout import ON_DEVICE, Layout, Recompute
 from phaze.pipeline.stages import Transfers
 from phaze.plan.layers.activations import KEPT, WorkingBytes, copied_bytes, working_bytes
-from phaze.plan.layers.costs import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
+from phaze.plan.layers.costs import HBM, HOST, NETWORK, LayerCost, layer_costs, operator_times, time_together
+from phaze.plan.layers.scheduled import LayerSchedules
 from phaze.plan.machines import device_of, host_bytes_per_s
 from phaze.plan.plan import Execution, Machine, Plan, Stage
 from phaze.plan.terms.memory import Room, tensor_limit_bytes
@@ -48,7 +49,7 @@ from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
 from phaze.spec.rows import StageWork
 from phaze.spec.system import Stack
-from phaze.workload.models import library_workload
+from phaze.workload.models import chip_workload, library_workload
 from phaze.workload.workload import Workload
 
 VOCABULARY_MULTIPLE = 128
@@ -189,10 +190,10 @@ class Lowering:
         training, machine = self.training, self.machine
         new = {key: layout for layout in layouts if (key := self._key(layout)) not in self._known}
         workloads = {
-            key: library_workload(training.model, training.sequence, layout) for key, layout in new.items()
+            key: self._workload(training.model, training.sequence, layout) for key, layout in new.items()
         }
         for width in {layout.bytes_per_element for layout in new.values()}:
-            times = kernel_times(machine, width)
+            times = operator_times(machine, width)
             of_width = {
                 key: workload for key, workload in workloads.items() if new[key].bytes_per_element == width
             }
@@ -200,7 +201,14 @@ class Lowering:
             for key, workload in of_width.items():
                 self._known[key] = self._in_queues(workload, new[key], times)
 
-    def _in_queues(self, workload: Workload, layout: Layout, times: KernelTimes) -> QueueOptions:
+    @property
+    def _workload(self) -> Callable[[AnyModel, int, Layout], Workload]:
+        """Function that lowers the model: to kernels of a library, or to operators of a static schedule."""
+        return chip_workload if self.machine.stack.scheduled else library_workload
+
+    def _in_queues(
+        self, workload: Workload, layout: Layout, times: KernelTimes | LayerSchedules
+    ) -> QueueOptions:
         """Layers with their costs in one hardware queue, and in many if some overlap needs them."""
         stack = self.machine.stack
         # Costs without an overlap that this layout cannot have.
@@ -218,7 +226,9 @@ class Lowering:
         longer_s = sum(_passes_s(many.costs[name]) - _passes_s(single.costs[name]) for name in workload.order)
         return QueueOptions(single, many, longer_s, float(sum(hidden[name] for name in workload.order)))
 
-    def _lowered(self, workload: Workload, stack: Stack, times: KernelTimes) -> LoweredLayers:
+    def _lowered(
+        self, workload: Workload, stack: Stack, times: KernelTimes | LayerSchedules
+    ) -> LoweredLayers:
         training, machine = self.training, replace(self.machine, stack=stack)
         costs = layer_costs(
             workload, machine, flash=training.flash_attention, times=times, routing=training.routing

@@ -10,10 +10,11 @@ import pytest
 from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import CpKind, Layout
 from phaze.plan.layers.costs import kernel_times
-from phaze.plan.layers.kernels import attention_kernel, fused_attention, in_ring, kernels_on, scores_of
+from phaze.plan.layers.kernels import attention_kernel, fused_attention, in_ring, kernels_on
 from phaze.plan.machines import load_machine, slowest_device
 from phaze.spec.system import Stack
 from phaze.spec.systems import load_device
+from phaze.workload.lower.attention import scores_of
 from phaze.workload.models import library_workload
 from phaze.workload.operators import Operator
 from phaze.workload.primitives import Scores

@@ -80,7 +80,15 @@ def test_messages_send_the_bytes_of_the_closed_form(kind: Collective) -> None:
 
 @pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"])
 def test_a_device_adds_up_a_tensor_once_where_a_collective_adds(kind: str) -> None:
-    row = {"core": "network", "work": 0, "part": 0, "kind": kind, "role": "forward", "elements": 1e9}
+    row = {
+        "core": "network",
+        "work": 0,
+        "part": 0,
+        "kind": kind,
+        "role": "forward",
+        "elements": 1e9,
+        "axis": "tp",
+    }
     rest = dict.fromkeys(("batch", "m", "k", "n", "streamed_bytes", "network_bytes", "unrolled"), 0)
     works = works_of(pd.DataFrame([row | rest]), "network", {})
     adds = kind in ("all_reduce", "reduce_scatter")

@@ -1,0 +1,162 @@
+"""Time of a layer's operators on the cores of an architecture, which a static schedule shares among them.
+
+An operator runs on one core or on all cores of its type. The mapper gives its time on both, and the schedule
+of `phaze.schedule` the makespan of all. Collectives run alone; their additions take all vector cores. Time on
+the network is that of the price.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.cost.kernels import KERNEL_LIMITS, times_on, works_of_kernels
+from phaze.cost.mapper.loads import REDUCING
+from phaze.cost.network.network import sent_bytes
+from phaze.layout import Layout
+from phaze.schedule.bounds import layer_bounds
+from phaze.schedule.graphs import Edges
+from phaze.spec.system import Device
+from phaze.workload.operators import LayerPass, Operator, Part
+
+COLLECTIVE = "network"
+"""Core type of collectives."""
+
+
+class OperatorTimes(NamedTuple):
+    """Time of an operator in seconds, and what limits it on all cores."""
+
+    one_s: float
+    """Time on one core."""
+    all_s: float
+    """Time on all cores of its type."""
+    limit: int
+    """Index in `KERNEL_LIMITS`."""
+
+
+Work = tuple[str, tuple[Part, ...]]
+"""Core type and parts of an operator."""
+NO_WORK: Work = ("none", ())
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSchedules:
+    """Cache of the schedules of operators on a device; each distinct graph with its sizes is scheduled once.
+
+    A schedule is the proven shortest one, unless `gap` is positive.
+    """
+
+    device: Device
+    vector_cycles: Mapping[tuple[str, str], float]
+    bytes_per_element: int
+    _times: dict[Work, OperatorTimes] = field(default_factory=dict)
+    _spans_s: dict[tuple[tuple[Work, ...], Edges], tuple[float, float]] = field(default_factory=dict)
+    """Lower bound and makespan of the operators of a graph, in seconds."""
+
+    @property
+    def gap(self) -> float:
+        """Largest relative gap between a schedule and the lower bound of its graph."""
+        return max((1.0 - low / span for low, span in self._spans_s.values() if span), default=0.0)
+
+    def seconds(self, operators: Sequence[Operator], edges: Edges, layout: Layout) -> Floats:
+        """Makespan of operators without time on the network, by bottleneck, in seconds, (limits,).
+
+        It is attributed to the limits of the operators, in proportion to their time on all cores.
+        """
+        works = tuple(work_of(operator, layout) for operator in operators)
+        self._schedule([(works, edges)])
+        by_limit_s = np.zeros(len(KERNEL_LIMITS))
+        for work in works:
+            times = self._times[work]
+            by_limit_s[times.limit] += times.all_s
+        total_s = by_limit_s.sum()
+        span_s = self._spans_s[works, edges][1]
+        return by_limit_s * (span_s / total_s) if total_s else by_limit_s
+
+    def seconds_on_all(self, operators: Sequence[Operator], layout: Layout) -> float:
+        """Time of operators one after the other on all cores, without time on the network, in seconds."""
+        works = [work_of(operator, layout) for operator in operators]
+        self._estimate(works)
+        return sum(self._times[work].all_s for work in works)
+
+    def weight_s(self, operators: Sequence[Operator], layout: Layout) -> float:
+        """Time of weight gradients in seconds, by the share of their GEMMs in an operator's FLOPs."""
+        seconds = 0.0
+        for operator in operators:
+            flops = sum(part.tensor_flops for part in operator.parts if part.role == "weight_gradient")
+            if flops:
+                times = self._times[work_of(operator, layout)]
+                seconds += times.all_s * flops / operator.tensor_flops
+        return seconds
+
+    def prepare(self, passes: Iterable[tuple[LayerPass, Layout]]) -> None:
+        """Schedule several passes together, which is much faster than one by one."""
+        self._schedule(
+            [
+                (tuple(work_of(o, layout) for o in layer_pass.operators), edges_of(layer_pass))
+                for layer_pass, layout in passes
+            ]
+        )
+
+    def _schedule(self, graphs: Sequence[tuple[tuple[Work, ...], Edges]]) -> None:
+        """Find the makespans of graphs that are not known yet; those of one shape are found at once."""
+        new = [graph for graph in dict.fromkeys(graphs) if graph not in self._spans_s]
+        if not new:
+            return
+        self._estimate(work for works, _ in new for work in works)
+        shapes: dict[tuple[tuple[str, ...], Edges], list[tuple[Work, ...]]] = defaultdict(list)
+        for works, edges in new:
+            shapes[tuple(core for core, _ in works), edges].append(works)
+        for (cores, edges), cases in shapes.items():
+            times = np.array([[self._times[work][:2] for work in works] for works in cases])
+            counts = (np.full(len(cases), count) for count in (self.device.num_tc, self.device.num_vc))
+            if not cores:
+                spans = np.zeros((2, len(cases)))
+            else:
+                spans = np.array(layer_bounds(cores, edges, times[..., 0], times[..., 1], *counts))
+            for works, lower_s, span_s in zip(cases, *spans.tolist(), strict=True):
+                self._spans_s[works, edges] = lower_s, span_s
+
+    def _estimate(self, works: Iterable[Work]) -> None:
+        """Map operators that are not known yet onto the cores."""
+        by_core: dict[str, list[Work]] = defaultdict(list)
+        for work in dict.fromkeys(works):
+            if work in self._times:
+                continue
+            core, parts = work
+            if parts:
+                by_core["vector" if core == COLLECTIVE else core].append(work)
+            else:
+                self._times[work] = OperatorTimes(0.0, 0.0, 0)
+        for core, cases in by_core.items():
+            mapped = works_of_kernels([parts for _, parts in cases], self.vector_cycles)
+            (one_s, _), (all_s, limit) = times_on(
+                mapped, self.device, core, self.bytes_per_element, preload=True
+            )
+            columns = zip(cases, one_s.tolist(), all_s.tolist(), limit.tolist(), strict=True)
+            self._times.update({work: OperatorTimes(*times) for work, *times in columns})
+
+
+def work_of(operator: Operator, layout: Layout) -> Work:
+    """Core type of an operator and its parts; those of a collective are its additions on vector cores."""
+    if operator.core != COLLECTIVE:
+        return operator.core, operator.parts
+    adds = (
+        sent_bytes("reduce_scatter", part.elements, layout.group(part.axis).ranks)
+        for part in operator.parts
+        if part.axis and part.kind in REDUCING
+    )
+    return COLLECTIVE, tuple(Part("add", "forward", elements=round(number)) for number in adds)
+
+
+def edges_of(layer_pass: LayerPass, chosen: Sequence[int] | None = None) -> Edges:
+    """Pairs of operators of a pass of which the second reads the result of the first; of all or some."""
+    places = range(len(layer_pass.operators)) if chosen is None else chosen
+    place = {number: position for position, number in enumerate(places)}
+    pairs = ((place.get(edge.source), place.get(edge.target)) for edge in layer_pass.edges)
+    return tuple(sorted((i, j) for i, j in pairs if i is not None and j is not None))
