@@ -86,7 +86,8 @@ class Refit:
         """Largest changes in the logarithms that keep every owner of a constant within its limit, (C,)."""
         values = [max(values_of(c, self.folder).values()) for c in constants]
         limits = np.log([c.most for c in constants]) - np.log(values)
-        return np.maximum(limits, STEP / 10)
+        most: Floats = np.maximum(limits, STEP / 10)
+        return most
 
     def _others(self, constant: KnownFrom, source: str) -> list[str]:
         return [name for name in constant.sources if name != source and name in self.rows]
