@@ -8,11 +8,6 @@ WRITES  results/inputs/<input>.json: a model of the study in the format of the a
 """
 
 
-def shard_of_input(w):
-    """Return the shard with the architecture of a model of the study that is an input."""
-    return settings.shard_of(PLANS.stand_ins[w.input].architecture)
-
-
 rule write_input:
     """Write a model of the study on one of its accelerators as an input of Piper's planner."""
     message:

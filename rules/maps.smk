@@ -9,14 +9,6 @@ WRITES  results/operator-graphs/<graph>.json                          operators 
 """
 
 
-def map_sections(stages, topology):
-    """Return the sections on which every mapping of stages to a topology depends."""
-    return {
-        "point": MAPS.stages[stages].model_dump(mode="json"),
-        "topology": MAPS.topologies[topology].model_dump(mode="json"),
-    }
-
-
 rule profile_graph:
     """Profile a model: write the graph of its operators with their times on a device."""
     message:

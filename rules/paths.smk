@@ -369,3 +369,26 @@ def mapped(table):
     """Return the distinct files of a table for all stages and topologies of its cases."""
     jobs = GAP_JOBS if table == "search_gaps" else MAP_JOBS
     return [f"{MAP_TABLES[table]}/{stages}/{topology}.parquet" for stages, topology in jobs]
+
+
+def shard_of_input(w):
+    """Return the shard with the architecture of a model of the study that is an input."""
+    return settings.shard_of(PLANS.stand_ins[w.input].architecture)
+
+
+def map_sections(stages, topology):
+    """Return the sections on which every mapping of stages to a topology depends."""
+    return {
+        "point": MAPS.stages[stages].model_dump(mode="json"),
+        "topology": MAPS.topologies[topology].model_dump(mode="json"),
+    }
+
+
+def tiled_sections(case, name):
+    """Return the sections on which the simulation of a point of a case depends."""
+    point = TILED.cases[case].points()[name]
+    return {
+        "point": point.model_dump(mode="json"),
+        "model": settings.tiled_models[point.model].model_dump(mode="json"),
+        "system": settings.tiled_systems[point.system],
+    }

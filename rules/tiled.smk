@@ -9,16 +9,6 @@ WRITES  results/tiled_runs/<case>/<point>.parquet    tables.TiledRuns
 """
 
 
-def tiled_sections(case, name):
-    """Return the sections on which the simulation of a point of a case depends."""
-    point = TILED.cases[case].points()[name]
-    return {
-        "point": point.model_dump(mode="json"),
-        "model": settings.tiled_models[point.model].model_dump(mode="json"),
-        "system": settings.tiled_systems[point.system],
-    }
-
-
 rule simulate_tiled:
     """Simulate a model in a pipeline of tile groups, in every combination of options of a case."""
     message:
