@@ -250,13 +250,18 @@ def split_params(**sections: object) -> dict[str, str]:
 
 def _leaves(path: tuple[str, ...], content: object) -> Iterator[tuple[tuple[str, ...], object]]:
     """Yield every setting of a section with its path of keys; an element of a rising list ends in `[n]`."""
-    if isinstance(content, Mapping) and content and all(map(_SPLIT_KEY.fullmatch, content)):
+    if isinstance(content, Mapping) and content and all(map(_is_split_key, content)):
         for key, value in content.items():
             yield from _leaves((*path, key), value)
     elif _is_rising(content):
         yield from (((*path, f"[{json.dumps(number)}]"), number) for number in content)
     else:
         yield path, content
+
+
+def _is_split_key(key: object) -> bool:
+    """True for a text that can be part of a param's name; a number as a key leaves its mapping in one piece."""
+    return isinstance(key, str) and _SPLIT_KEY.fullmatch(key) is not None
 
 
 def _is_rising(content: object) -> TypeGuard[list[float]]:

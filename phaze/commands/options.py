@@ -32,7 +32,7 @@ _NUMBER = "0*[1-9][0-9]{0,7}"
 EmitOption = Literal["bridge", "torch", names.WrittenRuntime]
 """Runtimes for which plans can be written: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does;
 torch is torch.distributed.pipelining, for the stages of `phaze partition`."""
-RuntimeOption = Literal["bridge", names.Runtime]
+RuntimeOption = Literal["bridge", names.TrainingRuntime]
 """Runtimes for which layouts can be planned."""
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import model_validator
 
-from phaze.spec.names import GAP, Runtime
+from phaze.spec.names import GAP, TrainingRuntime
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Location, Name, Once, Part, Positive, PositiveInt
 
@@ -34,7 +34,7 @@ class LayoutStudy(Noun):
     """Samples per training step."""
     sequence: PositiveInt = 8192
     """Tokens per sample."""
-    runtime: Runtime | None = None
+    runtime: TrainingRuntime | None = None
     """Training software, whose layouts are considered; default: megatron, or maxtext on TPUs."""
     stack: Location | None = None
     """Software stack, a file in config/stacks; default: the system's if it belongs to this runtime, else the

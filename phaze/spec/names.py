@@ -16,7 +16,9 @@ ModelPlanner = Literal["phaze", "piper", "equal", "expert"]
 """Planners for a model: Phaze's, Piper's, equal stages, and the hand-designed (expert) layouts."""
 WrittenRuntime = Literal["megatron", "torchtitan", "deepspeed"]
 """Runtimes whose flags or configurations can be written."""
-Runtime = Literal[WrittenRuntime, "maxtext", "chip"]
+TrainingRuntime = Literal[WrittenRuntime, "maxtext"]
+"""Runtimes that train on devices."""
+Runtime = Literal[TrainingRuntime, "chip"]
 """Runtimes for which layouts can be planned; `chip`: an architecture without a runtime."""
 Rank = Literal["prudent", "expected"]
 """Kind of step time by which layouts are ranked: expected, or prudent (measured overlap only)."""

@@ -140,11 +140,12 @@ class TiledSettings(Noun):
         """Refuse other than a number or pairs of numbers in one message, not in one for each form."""
         pairs = stages if isinstance(stages, list | tuple) else []
         counts = [pair if isinstance(pair, list | tuple) and len(pair) == 2 else (0,) for pair in pairs]
-        listed = counts and all(isinstance(n, int) and n >= 1 for pair in counts for n in pair)
-        if not listed and not (isinstance(stages, int) and stages >= 1):
+        listed = counts and all(type(n) is int and n >= 1 for pair in counts for n in pair)
+        # By type, as True is an instance of int.
+        if not listed and not (type(stages) is int and stages >= 1):
             raise ValueError(
                 "must be a number of at least 1, or layers (operators with stage_parts) and tiles of every "
-                f"stage, at least 1 each, such as [[2, 16], [2, 16]], got {stages}"
+                "stage, at least 1 each, such as [[2, 16], [2, 16]]"
             )
         return stages
 

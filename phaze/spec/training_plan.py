@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from phaze.base.errors import PhazeError
 from phaze.layout import WIDTHS, Compute, Layout, LayoutFields, Zero
 from phaze.spec.architecture import Architecture
 from phaze.spec.derived import DerivedNoun
@@ -114,12 +115,24 @@ class AskedPlan(Noun):
     """Contents of the files that `system` and `stack` name; null in older plan files, which need these files.
     """
 
+    @model_validator(mode="after")
+    def _chips_are_given(self) -> Self:
+        if self.runtime == "chip" and (self.machine is None or not self.machine.stack.scheduled):
+            raise ValueError("runtime: chip needs the chips of an architecture: plan with --architecture")
+        return self
+
     def stored_machine(self, folder: Path = FOLDER) -> StoredMachine:
         """Contents of the files of system, device and stack: as stored, or else read by their names."""
         if self.machine is not None:
             return self.machine
         cluster, device = load_cluster(self.system, folder)
         stack = load_stack_of(cluster, folder, self.stack)
+        if stack.scheduled:
+            raise PhazeError(
+                f"stack {stack.name}: schedules operators on an architecture, and {self.runtime} trains on "
+                "devices",
+                "leave out --stack, or plan with --architecture",
+            )
         return StoredMachine(cluster=cluster, device=device, stack=stack)
 
     def stored(self, folder: Path = FOLDER) -> Self:

@@ -158,8 +158,11 @@ def _fitted_memory(site: Site, rows: Sequence[RunRow]) -> Iterator[FittedConstan
         predict_rows(measured_rows, site.with_values({RESERVED: gib}).machine)["memory_gib"].to_numpy(float)
         for gib in (before, before + 1.0)
     )
-    # A GiB of buffers takes more of a device whose allocator leaves fragments.
-    gaps = (measured_of(measured_rows, "measured_gib") - low) / (high - low)
+    # A GiB of buffers takes more of a device whose allocator leaves fragments, and nothing of a full one.
+    grows = high > low
+    if not grows.any():
+        return
+    gaps = (measured_of(measured_rows, "measured_gib") - low)[grows] / (high - low)[grows]
     # Buffers cannot be negative: runs that need less than predicted leave them at their lower end.
     after = float(np.clip(before + np.median(gaps), min(before, RESERVED.low), RESERVED.high))
     # Standard error of a median of normally distributed gaps, from their median absolute deviation.

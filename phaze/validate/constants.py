@@ -71,7 +71,9 @@ def with_values_at(fields: Mapping[str, object], values: Mapping[str, float]) ->
     for key, number in values.items():
         name, _, nested = key.partition(".")
         field = changed.get(name, fields[name])
-        if nested and isinstance(field, Mapping):
+        if nested:
+            if not isinstance(field, Mapping):
+                raise KeyError(key)
             field = {**field, **with_values_at(field, {nested: number})}
         changed[name] = field if nested else number
     return changed

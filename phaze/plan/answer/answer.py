@@ -402,7 +402,8 @@ def recipes_of(question: PlanQuestion, system: str, folder: Path = FOLDER) -> li
     Their microbatch size × dp divides the batch. Of equal layouts only the newest is listed.
     """
     task, names = question.task, (device_of(question.machine).name, Path(system).stem)
-    if task.model.lora:
+    # Recipes are for devices and runtimes, which chips of an architecture have not.
+    if task.model.lora or question.machine.stack.scheduled:
         return []
     systems = {name.split("-", maxsplit=1)[0] for name in names}
     sizes = task.compute, task.devices, task.sequence

@@ -19,7 +19,7 @@ from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.answer.answer import question_of
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.answer.ranked_table import wrapped
-from phaze.plan.answer.words import table
+from phaze.plan.answer.words import cluster_in_words, table
 from phaze.plan.pricing.runs import Run
 from phaze.plan.question import PlanQuestion
 from phaze.plan.splits.split import Split, even_blocks
@@ -330,7 +330,7 @@ class Comparison:
         rows = [[str(i) if i else "run", *self._cells(step)] for i, step in enumerate(self.steps)]
         share = run.time_s / last.time_s - 1
         headline = (
-            f"{request.model.name} on {request.devices:,} devices of {request.system}: the run takes "
+            f"{request.model.name} on {request.devices:,} devices of {cluster_in_words(request)}: the run takes "
             f"{run.time_s:.4g} s a step, the plan {last.time_s:.4g} s, {signed(share)} throughput"
         )
         return "\n".join([headline, *table([HEAD, *rows]), *self._notes()])

@@ -98,7 +98,7 @@ class ReplayedPlan:
         plan = self.planned
         request = plan.question
         return (
-            f"{request.model.name} on {request.devices:,} devices of {request.system}, "
+            f"{request.model.name} on {request.devices:,} devices of {cluster_in_words(request)}, "
             f"{shape(plan.layout, plan.recomputed_layers)}"
         )
 

@@ -270,15 +270,19 @@ def gap_line(gap: float, seconds: float) -> str:
     return f"within {percent(gap)} of optimal after {seconds:.1f} s"
 
 
+def cluster_in_words(request: AskedPlan) -> str:
+    """Cluster of a planning request: its system, or chips of an architecture on the system's network."""
+    if request.runtime == "chip":
+        return f"{request.stored_machine().device.name} on the network of {request.system}"
+    return request.system
+
+
 def recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     """Yield the planning request, and the recommended layout with its predicted step time."""
     request = plan.question
     lora = f", adapters of rank {request.model.lora} alone trained" if request.model.lora else ""
-    cluster = request.system
-    if request.runtime == "chip":
-        cluster = f"{request.stored_machine().device.name} on the network of {request.system}"
     yield (
-        f"{request.model.name}{lora} on {request.devices:,} {cluster}: {request.global_batch:,} "
+        f"{request.model.name}{lora} on {request.devices:,} {cluster_in_words(request)}: {request.global_batch:,} "
         f"samples of {request.sequence:,} tokens, {request.runtime}, {request.precision}"
     )
     if plan.uncalibrated is not None:

@@ -434,6 +434,7 @@ def _scheduled_s(
             edges = edges_of(layer_pass, places)
             break
     else:
+        assert len(operators) <= 1, "operators of several passes have no common schedule"
         edges = ()
     total = schedules.seconds(operators, edges, clocked.layout)
     by_axis = clocked.by_axis(part for operator in operators for part in operator.parts if part.axis)

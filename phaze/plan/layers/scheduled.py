@@ -155,8 +155,14 @@ def work_of(operator: Operator, layout: Layout) -> Work:
 
 
 def edges_of(layer_pass: LayerPass, chosen: Sequence[int] | None = None) -> Edges:
-    """Pairs of operators of a pass of which the second reads the result of the first; of all or some."""
+    """Pairs of operators of a pass of which the second reads the result of the first; of all or some.
+
+    Of some operators, the second may read it through operators that are not chosen.
+    """
     places = range(len(layer_pass.operators)) if chosen is None else chosen
     place = {number: position for position, number in enumerate(places)}
-    pairs = ((place.get(edge.source), place.get(edge.target)) for edge in layer_pass.edges)
-    return tuple(sorted((i, j) for i, j in pairs if i is not None and j is not None))
+    read: dict[int, set[int]] = {number: set() for number in range(len(layer_pass.operators))}
+    for edge in sorted(layer_pass.edges, key=lambda edge: (edge.target, edge.source)):
+        # Operators are in topological order: what a source reads is complete before its readers come.
+        read[edge.target] |= {edge.source} if edge.source in place else read[edge.source]
+    return tuple(sorted((place[i], place[j]) for j in place for i in read[j]))

@@ -57,8 +57,8 @@ def test_a_constant_changes_its_own_device_and_stack_and_keeps_to_its_largest_va
     assert changed(site, {elsewhere: -1.0}).device == site.device
 
 
-def test_constants_are_fitted_together_and_outliers_count_less() -> None:
-    """Clock and host are recovered at once; one run that took twice as long hardly moves them."""
+def test_a_constant_of_all_sources_is_recovered_and_outliers_count_less() -> None:
+    """One run that took twice as long hardly moves the clock."""
     made = rows(0.85)
     refit = Refit({"one": made, "two": made, "odd": made}, [CLOCK])
     clock = Site.load(SYSTEM).device.sustained_clock
