@@ -89,7 +89,7 @@ def default_device() -> str:
 
 def device_name(device: str) -> str:
     """Name of a GPU, or cpu."""
-    return torch.cuda.getdevice_name(device) if device.startswith("cuda") else device
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
 def _tried(path: str, failure: str, work: Callable[[], Outcome]) -> Outcome:
