@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,21 @@ def invoke(command: str, *arguments: object) -> Result:
 def invoke_json(command: str, *arguments: object) -> Any:
     """Answer of a command with `--json`."""
     return json.loads(invoke(command, *arguments, "--json").stdout)
+
+
+def torchrun(processes: int, *arguments: object) -> str:
+    """Output of a program in several processes of torchrun, of one thread each."""
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, *map(str, arguments)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class Terminal(io.StringIO):

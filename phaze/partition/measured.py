@@ -1,9 +1,11 @@
 """Operator graph of a PyTorch module, measured on this machine's device.
 
 The module is exported with torch.export, and every operator runs alone on the tensors that it reads in the
-module: a forward and a backward pass, each the median of several runs after a warm-up. The graph is what
-`phaze partition` reads, with operators named as the emitted pipeline names them. Sizes are those of tensors:
-parameters, results and gradients. On a GPU the bytes of a pass are the peak of PyTorch's allocator.
+module: a forward and a backward pass, each the median of several rounds after a warm-up. A round runs every
+operator once, in order, and then the whole module. So a lasting load of the machine slows the parts and the
+whole alike, and caches are as cold as in training. The time to enter autograd does not count. The graph is
+what `phaze partition` reads, with operators named as the emitted pipeline names them. Sizes are those of
+tensors: parameters, results and gradients. On a GPU the bytes of a pass are the peak of PyTorch's allocator.
 
 This module imports PyTorch and is imported on demand: the default installation has no PyTorch.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -25,8 +27,10 @@ from phaze.runtimes.pipeline_program import Operators, created, examples, export
 from phaze.spec.operators import ProfiledInput, ProfiledModule, StoredOperators
 
 Outcome = TypeVar("Outcome")
+Clock = Callable[[], float]
+"""Time in seconds."""
 WARM, ROUNDS = 2, 7
-"""Numbers of warm-up runs and of timed runs of each operator, of which the median counts."""
+"""Numbers of warm-up rounds and of timed rounds, of which the median counts."""
 
 
 @dataclass
@@ -45,11 +49,17 @@ class MeasuredOperator:
 
 
 def profile_module(
-    path: str, inputs: tuple[ProfiledInput, ...], microbatch: int, device: str, rounds: int = ROUNDS
+    path: str,
+    inputs: tuple[ProfiledInput, ...],
+    microbatch: int,
+    device: str,
+    rounds: int = ROUNDS,
+    clock: Clock = time.perf_counter,
 ) -> StoredOperators:
     """Measure the operators of the module that `FILE.py:NAME` creates; this runs the file.
 
-    Raises PhazeError if the module cannot be created, exported or run.
+    With `time.process_time` as clock, other processes do not count: for one thread of a busy CPU. Raises
+    PhazeError if the module cannot be created, exported or run.
     """
     kinds = tuple((tensor.kind, tensor.shape) for tensor in inputs)
     module = _tried(path, "cannot be created", lambda: created(path, torch.device(device)))
@@ -58,9 +68,8 @@ def profile_module(
     operators = operators_of(program.graph)
     if not operators:
         raise PhazeError(f"profile: {path}: has no operators", "return a tensor that depends on the inputs")
-    profiler = _Profiler(program, arguments, operators, rounds)
-    measured = _tried(path, "cannot be executed", profiler.run)
-    step_s = _tried(path, "cannot be executed", lambda: profiler.step_s(module))
+    profiler = _Profiler(module, program, arguments, operators, clock)
+    measured, step_s = _tried(path, "cannot be executed", lambda: profiler.run(rounds))
     content = {
         "format": "phaze-operators",
         "version": 1,
@@ -104,32 +113,53 @@ class _Profiler:
     """Runs the operators of an exported module one by one, and keeps tensors until their last use."""
 
     def __init__(
-        self, program: fx.GraphModule, inputs: tuple[torch.Tensor, ...], operators: Operators, rounds: int
+        self,
+        module: nn.Module,
+        program: fx.GraphModule,
+        inputs: tuple[torch.Tensor, ...],
+        operators: Operators,
+        clock: Clock,
     ) -> None:
-        self.whole, self.inputs, self.operators, self.rounds = program, inputs, operators, rounds
+        self.module, self.whole, self.inputs, self.operators = module, program, inputs, operators
+        self.clock = clock
         self.owner = {node: name for name, nodes in operators.items() for node in nodes}
+        self.last = {source: node for node in program.graph.nodes for source in node.all_input_nodes}
         self.device = inputs[0].device
         self.tensors: dict[fx.Node, object] = {}
         self.owned: set[int] = set()
         """Parameters that an operator already has; tied weights count once."""
 
-    def run(self) -> list[MeasuredOperator]:
-        """Measure all operators in order."""
-        nodes = list(self.whole.graph.nodes)
+    def run(self, rounds: int) -> tuple[list[MeasuredOperator], float]:
+        """Measure all operators in order, and the median time of the whole module's step in seconds.
+
+        Sizes are those of the last round: on a GPU, the first one also allocates workspaces of libraries.
+        """
+        times_s: list[list[tuple[float, float]]] = []
+        steps_s: list[float] = []
+        for _ in range(WARM + rounds):
+            measured = self._round()
+            times_s.append([(operator.forward_s, operator.backward_s) for operator in measured])
+            steps_s.append(self._timed(self._step)[0])
+        for operator, passes in zip(measured, zip(*times_s[WARM:], strict=True), strict=True):
+            operator.forward_s, operator.backward_s = map(statistics.median, zip(*passes, strict=True))
+        return measured, statistics.median(steps_s[WARM:])
+
+    def _round(self) -> list[MeasuredOperator]:
+        """Run all operators once, in order."""
+        self.owned.clear()
         placeholders = iter(self.inputs)
-        for node in nodes:
+        for node in self.whole.graph.nodes:
             if node.op == "placeholder":
                 self.tensors[node] = next(placeholders)
             elif node.op == "get_attr":
                 parent, _, name = str(node.target).rpartition(".")
                 self.tensors[node] = getattr(self.whole.get_submodule(parent), name)
-        last = {source: node for node in nodes for source in node.all_input_nodes}
         measured = []
         for name, members in self.operators.items():
             measured.append(self._measure(name, members))
             # Tensors are freed after their last reader; parameters stay with the module.
             for source in [*members[0].all_input_nodes, *members]:
-                if last.get(source) in members and source in self.owner:
+                if self.last.get(source) in members and source in self.owner:
                     self.tensors.pop(source, None)
         return measured
 
@@ -139,9 +169,10 @@ class _Profiler:
         operator = MeasuredOperator(name, layer=(stack[-1][0] if stack else "") or "model")
         leaves = {node: self._leaf(node) for node in call.all_input_nodes}
         arguments = fx.map_arg((call.args, call.kwargs), lambda node: leaves[node])
-        work: Callable[[], object] = partial(call.target, *arguments[0], **arguments[1])
-        operator.forward_s, forward_peak = self._timed(work)
-        outputs = work()
+        outputs: list[object] = []
+        operator.forward_s, forward_peak = self._timed(
+            lambda: outputs.append(call.target(*arguments[0], **arguments[1]))
+        )
         results = list(_tensors(outputs))
         needs_gradients = [
             leaf for leaf in leaves.values() if isinstance(leaf, torch.Tensor) and leaf.requires_grad
@@ -150,10 +181,9 @@ class _Profiler:
         backward_peak = 0
         if needs_gradients and ends:
             ones = [torch.ones_like(end) for end in ends]
-            operator.backward_s, backward_peak = self._timed(
-                lambda: torch.autograd.grad(ends, needs_gradients, ones, retain_graph=True, allow_unused=True)
-            )
-        self._keep(members, outputs)
+            backward_s, backward_peak = self._timed(_backward(ends, needs_gradients, ones))
+            operator.backward_s = max(backward_s - self._entry_s(), 0.0)
+        self._keep(members, outputs[0])
         self._size(operator, call, results, needs_gradients, (forward_peak, backward_peak))
         return operator
 
@@ -199,38 +229,48 @@ class _Profiler:
             selected = node.target(*fx.map_arg(node.args, lambda source: self.tensors[source]))
             self.tensors[node] = selected
 
+    def _entry_s(self) -> float:
+        """Seconds to enter and leave autograd: the backward pass of a view, the cheapest operator."""
+        leaf = torch.ones((), device=self.device, requires_grad=True)
+        return self._timed(_backward([leaf.view(1)], [leaf], [torch.ones(1, device=self.device)]))[0]
+
+    def _step(self) -> None:
+        """Run the forward and backward pass of the whole module."""
+        trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        ends = [tensor for tensor in _tensors(self.module(*self.inputs)) if tensor.requires_grad]
+        if trained and ends:
+            _backward(ends, trained, [torch.ones_like(end) for end in ends])()
+
     def _timed(self, work: Callable[[], object]) -> tuple[float, int]:
-        return timed(work, self.device, self.rounds)
-
-    def step_s(self, module: nn.Module) -> float:
-        """Median time of the forward and backward pass of the whole module."""
-        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-
-        def step() -> None:
-            ends = [tensor for tensor in _tensors(module(*self.inputs)) if tensor.requires_grad]
-            if trained and ends:
-                torch.autograd.grad(ends, trained, [torch.ones_like(end) for end in ends], allow_unused=True)
-
-        return self._timed(step)[0]
+        return _timed_once(work, self.device, self.clock)
 
 
 def timed(work: Callable[[], object], device: torch.device, rounds: int) -> tuple[float, int]:
     """Median time of a function in seconds, and the peak of bytes that it allocates on a GPU, else 0."""
-    gpu, times = device.type == "cuda", list[float]()
-    peak = 0
-    for number in range(WARM + rounds):
-        if gpu:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-        start = time.perf_counter()
-        work()
-        if gpu:
-            torch.cuda.synchronize()
-            peak = torch.cuda.max_memory_allocated() - before
-        if number >= WARM:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times), peak
+    runs = [_timed_once(work, device, time.perf_counter) for _ in range(WARM + rounds)]
+    return statistics.median(time_s for time_s, _ in runs[WARM:]), runs[-1][1]
+
+
+def _timed_once(work: Callable[[], object], device: torch.device, clock: Clock) -> tuple[float, int]:
+    """Time of one run in seconds, and the peak of bytes that it allocates on a GPU, else 0."""
+    gpu, peak = device.type == "cuda", 0
+    if gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    start = clock()
+    work()
+    if gpu:
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - before
+    return clock() - start, peak
+
+
+def _backward(
+    ends: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+) -> Callable[[], object]:
+    """Backward pass from some tensors to leaves, which runs once."""
+    return partial(torch.autograd.grad, ends, leaves, gradients, allow_unused=True)
 
 
 def _tensors(outputs: object) -> Iterable[torch.Tensor]:

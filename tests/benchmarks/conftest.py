@@ -1,7 +1,7 @@
 """Shared by benchmarks: curves of cost against size, drawn at the end into `.benchmarks/curves.png`.
 
 A benchmark that is a point of a curve sets `extra_info`: `curve` (its name), `size`, and `bound`, the
-exponent of the size in the paper's cost bound (Appendix B.2).
+exponent of the size in the paper's cost bound (Appendix B.2). Its `note` is printed below the table.
 """
 
 from __future__ import annotations
@@ -82,12 +82,14 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
 def pytest_benchmark_group_stats(config: pytest.Config, benchmarks: Sequence[Measured]) -> None:
     """Draw the curves; return None, so that benchmarks are grouped as usual."""
     curves = list(curves_of(benchmarks))
+    notes = [one["extra_info"]["note"] for one in benchmarks if "note" in one["extra_info"]]
     if curves:
         draw(curves, config.rootpath / FILE)
-        config.stash[NOTES] = [*map(str, curves), f"drawn in {FILE}"]
+        notes += [*map(str, curves), f"drawn in {FILE}"]
+    config.stash[NOTES] = notes
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the curves below the table of benchmarks."""
+    """Print the notes and the curves below the table of benchmarks."""
     for line in config.stash.get(NOTES, []):
         terminalreporter.write_line(line)

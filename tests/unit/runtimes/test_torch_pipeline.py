@@ -1,10 +1,7 @@
 """From a module to a pipeline that trains it: profile, partition, emit and run, against the whole module."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +9,7 @@ import pytest
 
 from phaze.spec.documents import read_as
 from phaze.spec.operators import StoredOperators
-from tests.commands import assert_refused, invoke
+from tests.commands import assert_refused, invoke, torchrun
 from tests.unit.runtimes.modules import ENCODER_DECODER, RESNET, TRANSFORMER
 
 needs_torch = pytest.mark.skipif(
@@ -58,22 +55,6 @@ def profiled(model: str, *shapes: str) -> StoredOperators:
     return read_as(StoredOperators, "graph.json")
 
 
-def run(program: str, *options: str) -> str:
-    """Output of four processes of torchrun, of one thread each."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*torchrun, program, *options],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @needs_torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -95,7 +76,7 @@ def test_a_pipeline_has_the_loss_and_gradients_of_the_whole_module(
     invoke("map stages.json --topology links.csv --steps 100 -o map.json")
     invoke("emit stages.json --map map.json --for torch -o pipe.py")
     for schedule in ("gpipe", "1f1b"):
-        printed = run("pipe.py", "--check", "--steps", "3", "--schedule", schedule)
+        printed = torchrun(4, "pipe.py", "--check", "--steps", "3", "--schedule", schedule)
         assert ("batch norm is frozen" in printed) == (model == "resnet")
         compared = re.findall(r"largest difference (\S+) in the loss and (\d+) gradients", printed)
         assert len(compared) == 3
@@ -115,7 +96,9 @@ def test_a_profile_has_the_sizes_of_the_modules_tensors(folder: Path) -> None:
     assert edges["2.relu", "3.add"] == edges["2.relu", "3.first.conv2d"]
     # The first operator reads images, which have no gradients; weights have.
     assert operators["0.conv2d"].backward_bytes == 2 * operators["0.conv2d"].parameter_bytes
-    assert all(operator.forward_s > 0 and operator.backward_s > 0 for operator in graph.operators)
+    assert all(operator.forward_s > 0 for operator in graph.operators)
+    # The time to enter autograd does not count, so the backward pass of a reshape may take none.
+    assert all(operator.backward_s > 0 for operator in graph.operators if "conv2d" in operator.name)
     assert graph.profiled is not None
     assert graph.profiled.step_s > 0
     assert graph.profiled.module == "resnet.py:make"

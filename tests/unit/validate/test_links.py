@@ -1,7 +1,5 @@
 """Latency and bandwidth of links: recovered from simulated links, and measured between real processes."""
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from phaze.base.errors import PhazeError
 from phaze.map.networks import read_topology
 from phaze.validate.links import SIZES, RoundTrip, fit_postal, link_table
 from phaze.validate.table import write_table
-from tests.commands import ROOT, assert_refused
+from tests.commands import assert_refused, torchrun
 
 
 def simulated(latency_s: np.ndarray, bandwidth: np.ndarray, noise: float, seed: int) -> RoundTrip:
@@ -84,11 +82,8 @@ def test_a_table_of_links_is_a_csv(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_gloo_links_of_this_machine_become_a_topology(tmp_path: Path) -> None:
     out = tmp_path / "links.csv"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    command = [*torchrun, "-m", "phaze", "measure", "--links", "-o", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "6 links: latency" in done.stdout
+    printed = torchrun(3, "-m", "phaze", "measure", "--links", "-o", out)
+    assert "6 links: latency" in printed
     table, network = pd.read_csv(out), read_topology(out)
     assert len(table) == 6
     assert network.devices == 3
