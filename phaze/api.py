@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, get_type
 
 from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
-from phaze.spec.names import PRECISION, Rank, Runtime, WrittenRuntime
+from phaze.spec.names import PRECISION, Rank, TrainingRuntime, WrittenRuntime
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +58,7 @@ class PlanFields(ClusterFields, total=False):
     precision: str
     load: str
     lora: int
-    runtime: Runtime | Literal["bridge"]
+    runtime: TrainingRuntime | Literal["bridge"]
     stack: str
     set_values: str
     architecture: str
@@ -151,7 +151,7 @@ class PlanAnswer(_Shown):
     """A plan, or the reason why there is none, for each number of devices."""
     interrupted: bool = False
     """True if Ctrl-C ended the search."""
-    runtime: Runtime | Literal["bridge"] | None = None
+    runtime: TrainingRuntime | Literal["bridge"] | None = None
     """Runtime that was asked for; None: that of the plan."""
 
     @property

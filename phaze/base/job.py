@@ -260,7 +260,7 @@ def _leaves(path: tuple[str, ...], content: object) -> Iterator[tuple[tuple[str,
 
 
 def _is_split_key(key: object) -> bool:
-    """True for a text that can be part of a param's name; a number as a key leaves its mapping in one piece."""
+    """True for a text that can be part of a param's name; other keys leave their mapping in one piece."""
     return isinstance(key, str) and _SPLIT_KEY.fullmatch(key) is not None
 
 

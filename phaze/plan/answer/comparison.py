@@ -330,8 +330,8 @@ class Comparison:
         rows = [[str(i) if i else "run", *self._cells(step)] for i, step in enumerate(self.steps)]
         share = run.time_s / last.time_s - 1
         headline = (
-            f"{request.model.name} on {request.devices:,} devices of {cluster_in_words(request)}: the run takes "
-            f"{run.time_s:.4g} s a step, the plan {last.time_s:.4g} s, {signed(share)} throughput"
+            f"{request.model.name} on {request.devices:,} devices of {cluster_in_words(request)}: the run "
+            f"takes {run.time_s:.4g} s a step, the plan {last.time_s:.4g} s, {signed(share)} throughput"
         )
         return "\n".join([headline, *table([HEAD, *rows]), *self._notes()])
 

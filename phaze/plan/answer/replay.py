@@ -12,6 +12,7 @@ from phaze.plan.answer.answer import question_of
 from phaze.plan.answer.assumptions import versions
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.answer.ranked_table import shape
+from phaze.plan.answer.words import cluster_in_words
 from phaze.runtimes.layout_string import blocks_of, layout_string
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.plain import Plain

@@ -22,6 +22,7 @@ from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.system import Device
 from phaze.spec.training_plan import (
     TIE,
+    AskedPlan,
     Explained,
     FewestNodes,
     PlanCertificate,
@@ -282,8 +283,9 @@ def recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     request = plan.question
     lora = f", adapters of rank {request.model.lora} alone trained" if request.model.lora else ""
     yield (
-        f"{request.model.name}{lora} on {request.devices:,} {cluster_in_words(request)}: {request.global_batch:,} "
-        f"samples of {request.sequence:,} tokens, {request.runtime}, {request.precision}"
+        f"{request.model.name}{lora} on {request.devices:,} {cluster_in_words(request)}: "
+        f"{request.global_batch:,} samples of {request.sequence:,} tokens, {request.runtime}, "
+        f"{request.precision}"
     )
     if plan.uncalibrated is not None:
         yield plan.uncalibrated
