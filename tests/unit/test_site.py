@@ -57,7 +57,7 @@ def test_the_workflow_builds_the_site_on_every_change_and_publishes_main(project
 
 def test_every_task_shows_what_its_commands_print(project_root: Path) -> None:
     """A how-to page has an example that is run, except those that take hours or other programs."""
-    apart = {"papers", "cluster-run", "own-module"}
+    apart = {"papers", "cluster-run"}
     for page in (project_root / "config/how-to").glob("*.md"):
         shown = re.search(r"```sh\n.*?```\n\n```\n.*?```\n", page.read_text(), re.DOTALL)
         assert (shown is None) == (page.stem in apart), page
