@@ -1,10 +1,11 @@
-"""Operators of a module measured one by one against its whole step, with one thread.
+"""A module's operators against its whole step, and the predicted step of its pipeline against a measured one.
 
-A figure, not an assertion: `make runtimes` prints it below the table.
+Both are figures, not assertions; `make runtimes` prints them below the table. One thread per process.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.spec.operators import ProfiledInput
+from tests.commands import invoke, torchrun
 from tests.unit.runtimes.modules import RESNET, TRANSFORMER
 
 pytestmark = [
@@ -52,3 +54,29 @@ def test_profile_of_a_module(
     total_s = sum(operator.forward_s + operator.backward_s for operator in graph.operators)
     assert graph.profiled is not None
     benchmark.extra_info["note"] = f"{kind}: operators over step {total_s / graph.profiled.step_s:.3f}"
+
+
+@pytest.mark.slow
+def test_predicted_step_of_a_pipeline(
+    benchmark: BenchmarkFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Profile, partition into two stages, emit and run by torchrun, in two processes over measured links."""
+    monkeypatch.chdir(tmp_path)
+    Path("resnet.py").write_text(RESNET)
+    samples, steps = (64, 12) if benchmark.enabled else (2, 3)
+    invoke(
+        f"profile resnet.py:make --input 3x16x16 --microbatch {samples} --run-code --device cpu -o graph.json"
+    )
+    torchrun(2, "-m", "phaze", "measure", "--links", "-o", "links.csv")
+    shape = "--stages 2 --replicas 1 --microbatches 8 --no-recompute"
+    printed = invoke(
+        f"partition graph.json --topology links.csv {shape} -o stages.json --map-out map.json"
+    ).stdout
+    (predicted,) = re.findall(r"step (\S+) s", printed)
+    invoke("emit stages.json --map map.json --for torch -o pipe.py")
+    printed = benchmark.pedantic(torchrun, (2, "pipe.py", "--steps", steps), rounds=1)
+    (measured,) = re.findall(r"passes: (\S+) s", printed)
+    benchmark.extra_info["note"] = (
+        f"step of two stages: predicted {predicted} s, measured {measured} s, "
+        f"ratio {float(predicted) / float(measured):.3f}"
+    )
