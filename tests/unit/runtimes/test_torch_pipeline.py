@@ -9,7 +9,7 @@ import pytest
 
 from phaze.spec.documents import read_as
 from phaze.spec.operators import StoredOperators
-from tests.commands import assert_refused, invoke, torchrun
+from tests.commands import ROOT, assert_refused, invoke, torchrun
 from tests.unit.runtimes.modules import ENCODER_DECODER, RESNET, TRANSFORMER
 
 needs_torch = pytest.mark.skipif(
@@ -18,6 +18,7 @@ needs_torch = pytest.mark.skipif(
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch.export in itself
 PARAMETERS = {"encoder_decoder": 4 + 2 * 12 + 3 * 18, "resnet": 26, "transformer": 2 + 36}
 """Gradients that all stages have, counting the tied embedding in both of its stages."""
+PAGE = ROOT / "config/how-to/own-module.md"
 BRANCHING = """
 import torch
 class Branching(torch.nn.Linear):
@@ -82,6 +83,30 @@ def test_a_pipeline_has_the_loss_and_gradients_of_the_whole_module(
         assert len(compared) == 3
         assert max(float(worst) for worst, _ in compared) < 1e-6
         assert {int(count) for _, count in compared} == {PARAMETERS[model] * 4 // stages}
+
+
+@needs_torch
+@pytest.mark.slow
+def test_five_commands_of_the_page_train_its_module_as_it_trains_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    commands = re.findall(r"```console\n\s*(.*?)\n\s*```", page)
+    assert len(commands) == 5
+    (tmp_path / "model.py").write_text(module)
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        program, *arguments = command.split()
+        if program == "phaze":
+            printed = invoke("", *arguments).stdout
+        else:
+            assert [program, arguments[0]] == ["torchrun", "--nproc-per-node"]
+            printed = torchrun(int(arguments[1]), *arguments[2:])
+    differences = [float(worst) for worst in re.findall(r"largest difference (\S+)", printed)]
+    assert len(differences) == 20
+    assert max(differences) < 1e-6
+    assert "median time of forward and backward passes: " in printed
 
 
 @needs_torch
