@@ -58,7 +58,10 @@ def stated_by(wildcards, values, sections):
             return unexpanded(*distinct)
         return lambda w: by_values[tuple(read(w) for read in readers)]
 
-    return {name: param(name) for name in dict.fromkeys(name for text in texts.values() for name in text)}
+    names = [*dict.fromkeys(name for text in texts.values() for name in text)]
+    # Snakemake compares the set of all params. One that is always empty keeps a job from running again
+    # because a setting of other jobs alone, which it lacks, is new.
+    return {f"lacking_{name}": "" for name in names[:1]} | {name: param(name) for name in names}
 
 
 def growing(amount):
