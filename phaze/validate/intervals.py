@@ -42,8 +42,8 @@ ERRORS = "errors.csv"
 APART: dict[str, float] = {"stack": 2.0, "device": 1.5, "experts": 1.0, "precision": 0.5}
 """Distance that a difference in each property adds; half of it if both values belong to one family.
 
-Software matters most: of 0.5, 1, 1.5, 2, 2.5 and 3 the published runs have the lowest interval score
-(Gneiting and Raftery, JASA 2007) with 2, each source predicted from the others.
+Software matters most: with each source predicted from the others, the published runs had the lowest interval
+score (Gneiting and Raftery, JASA 2007) with 2, of six weights from 0.5 to 3.
 """
 EACH_AXIS = 0.25
 """Distance for each kind of parallelism that only one of two runs uses."""
@@ -68,8 +68,8 @@ UNLIKE = APART["stack"] + APART["device"]
 COVERED = 0.8
 """Fraction of runs that prediction intervals are meant to contain."""
 LEAST_SPREAD = 0.05
-"""Minimum distance from the median to an end, as a fraction of the time: nine tenths of repeats by other
-submitters are above it, whose standard deviation is 4 %."""
+"""Minimum distance from the median to an end, as a fraction of the time: about twice the standard deviation of
+repeats within a cluster and release, which `phaze validate --repeats` prints."""
 BEYOND = 0.6
 """Widening of an interval per unit of distance in years, or in devices beyond all measured ones: assumed."""
 LEAST_WITHIN = 0.01
