@@ -203,7 +203,8 @@ def test_a_study_that_is_run_and_edited_while_it_runs_gives_the_results_it_began
     fresh = write_study(tmp_path / "fresh", **SMALL)
     with running(fresh, "estimates") as first:
         fresh.edit(lambda model: model.update(hidden=128), "tiny.yaml")
-        fresh.edit(lambda study: study["training"].update(microbatches=[4]))
+        # Files of both runs are locked: those of microbatches of 2.
+        fresh.edit(lambda study: study["training"].update(microbatches=[2, 4]))
         second = fresh.snakemake("--cores", "1", "estimates", check=False)
         assert finished(first)
     assert second.returncode != 0
