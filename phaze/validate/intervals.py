@@ -68,8 +68,8 @@ UNLIKE = APART["stack"] + APART["device"]
 COVERED = 0.8
 """Fraction of runs that prediction intervals are meant to contain."""
 LEAST_SPREAD = 0.05
-"""Minimum distance from the median to an end, as a fraction of the time: about twice the standard deviation of
-repeats within a cluster and release, which `phaze validate --repeats` prints."""
+"""Minimum distance from the median to an end, as a fraction of the time: about twice the standard deviation
+of repeats within a cluster and release, which `phaze validate --repeats` prints."""
 BEYOND = 0.6
 """Widening of an interval per unit of distance in years, or in devices beyond all measured ones: assumed."""
 LEAST_WITHIN = 0.01
