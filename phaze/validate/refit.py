@@ -56,13 +56,13 @@ class Refit:
 
     def times_s(self, source: str) -> Floats | None:
         """Predicted times of a source with constants fitted to the others; None if no constant is shared."""
-        changes = {c: change for c, change in self.changes(source).items() if source in c.sources}
+        changes = self.changes(source)
         return np.exp(self._logs(self.rows[source], changes)) if changes else None
 
     def changes(self, left_out: str = "") -> Changes:
-        """Changes in the logarithms of the constants by a fit to all sources but one, if named.
+        """Changes in the logarithms of the constants by a fit to all sources, or to all but one.
 
-        Without a source, only the constants that it shares with others are fitted.
+        Without one source, only the constants that it shares with others are fitted.
         """
         shared = [c for c in self.fitted if not left_out or left_out in c.sources]
         constants = [c for c in shared if self._others(c, left_out)]
