@@ -19,7 +19,7 @@ from phaze.plan.answer import ranked_table, words
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.answer.ranked_table import row_status
 from phaze.plan.answer.replay import ReplayedPlan
-from phaze.plan.answer.what_if import CHANGES, MORE, changed_resources, replanned
+from phaze.plan.answer.what_if import CHANGES, MORE, changed_resources, raised, replanned
 from phaze.plan.terms.memory import OK
 from phaze.report import plan_figures
 from phaze.report.near_best import SAME, Settings, as_plan, near_best, parts_and_flags
@@ -91,11 +91,9 @@ class PlanPage:
         same = rows[rows["change"] == CHANGES[0]].assign(change=0.0, time_s=step_s, plan="plan 1")
         rows = pd.concat([rows, same])
         rows["percent"] = (100 * rows["change"]).round().astype(int)
+        replannable = rows["resource"].map(raised).where(rows["percent"] == round(100 * (MORE - 1)))
         for what_if in self.what_ifs:
-            is_it = (rows["resource"] + f" +{100 * (MORE - 1):.0f} %" == what_if.change) & (
-                rows["percent"] == 10
-            )
-            faster = is_it & (rows["time_s"] > what_if.time_s * (1 + SAME))
+            faster = (replannable == what_if.change) & (rows["time_s"] > what_if.time_s * (1 + SAME))
             rows["time_s"] = rows["time_s"].mask(faster, what_if.time_s)
             rows["plan"] = rows["plan"].mask(faster, "re-planned")
         return rows.drop(columns=["change", "place"])

@@ -87,6 +87,11 @@ def changed_resources(layouts: Sequence[PricedLayout]) -> Iterator[ChangedResour
             yield ChangedResource(name, change, *min(times, default=(inf, 0)))
 
 
+def raised(resource: str) -> str:
+    """Name of the change that raises a resource, as in `WhatIf.change`."""
+    return f"{resource} +{100 * (MORE - 1):.0f} %"
+
+
 def _changed(
     plan: PricedLayout, fixed: Mapping[str, int | str], name: str, machine: Machine, *, replan: bool
 ) -> tuple[WhatIf, int]:
@@ -102,8 +107,7 @@ def _changed(
         plans = LayoutPlanner(fixed={**fixed, **widths}, number=1, most_work=work, label=label)(question)
         times_s += [faster.time_s for faster in plans.plans]
         splits = plans.certificate.divisions
-    change = f"{name} +{100 * (MORE - 1):.0f} %"
-    return WhatIf(change=change, time_s=min(times_s), replanned=replan), splits
+    return WhatIf(change=raised(name), time_s=min(times_s), replanned=replan), splits
 
 
 def made_to_fit(
