@@ -84,6 +84,8 @@ class Entry(NamedTuple):
     """Folder in config of the type's files; default: the one of the example."""
     key: str = ""
     """Top-level key of a study that contains the type; default: the type is the whole file."""
+    not_run: str = ""
+    """Reason why the checks of the documents cannot run the command; default: they run it."""
 
     @property
     def files(self) -> str:
@@ -126,7 +128,7 @@ PAGES = {
             Entry("A segmentation network", SemanticFpn, "models/semantic-fpn.yaml"),
             Entry("A Swin transformer", Swin, "models/swin-l.yaml"),
             Entry("A PyTorch module to trace", TorchModule, "torch/resnet-50.yaml"),
-            Entry("A traced model", Traced, _TRACE),
+            Entry("A traced model", Traced, _TRACE, not_run="needs PyTorch"),
         ],
     ),
     "architectures": ReferencePage(
@@ -257,9 +259,8 @@ def _example(entry: Entry, folder: Path) -> str:
     """Location of the type's files, and an example: YAML, or the command that writes such a file."""
     where, example = f"Files: {entry.files}.", entry.example
     if example.startswith("phaze "):
-        if example == _TRACE:
-            return f"{where} Written by:\n\n<!-- not run: needs PyTorch -->\n```console\n{example}\n```\n"
-        return f"{where} Written by:\n\n```sh\n{example}\n```\n"
+        fence = f"<!-- not run: {entry.not_run} -->\n```console" if entry.not_run else "```sh"
+        return f"{where} Written by:\n\n{fence}\n{example}\n```\n"
     if not example.endswith(".yaml"):
         return f"{where} Example:\n\n```yaml\n{example}\n```\n"
     lines = _lines(folder / example, entry.key)
