@@ -444,7 +444,7 @@ def _compare_flags(file: Path, plan: TrainingPlan, layout: str | None) -> Compar
     question, machine = plan.question, plan.question.stored_machine()
     if question.runtime not in get_args(WrittenRuntime):
         if question.runtime == "chip":
-            raise PhazeError("compare: is a plan for an architecture, on which no runtime trains")
+            raise PhazeError("compare: the plan is for an architecture, on which no runtime trains")
         message = f"compare: cannot read flags of {question.runtime}"
         raise PhazeError(message, "give the run as a row of a CSV")
     script = _script_options("compare", layout, question.runtime)
