@@ -83,12 +83,17 @@ def layouts_for(name: str) -> list[Layout]:
     return layouts + [Layout(tp=t, ep=e, dp=e, sequence_parallel=t > 1) for t, e in widths]
 
 
-def chip_machine(name: str, stack: str = "chip") -> Machine:
-    """64 chips of an architecture on the network of a TPU v4 pod."""
+def stored_chips(name: str, stack: str = "chip") -> StoredMachine:
+    """Chips of an architecture on the network of a TPU v4 pod, as a plan stores them."""
     cluster, device = load_cluster("tpu-v4")
     software = Stack() if stack == "none" else load_stack(stack)
     stored = StoredMachine(cluster=cluster, device=device, stack=software)
-    stored = stored.on_architecture(load_architecture(name), software)
+    return stored.on_architecture(load_architecture(name), software)
+
+
+def chip_machine(name: str, stack: str = "chip") -> Machine:
+    """64 chips of an architecture on the network of a TPU v4 pod."""
+    stored = stored_chips(name, stack)
     return machine_of(sized(stored.cluster, 64, "tpu-v4"), stored.device, stored.stack)
 
 

@@ -20,6 +20,7 @@ from phaze.runtimes.rules import TrainingTask
 from phaze.spec.documents import text_of
 from phaze.spec.models import load_transformer
 from phaze.spec.training_plan import TrainingPlan
+from tests.chip_parts import stored_chips
 from tests.commands import assert_refused, invoke
 from tests.plans import plan_of, planner_of
 
@@ -30,6 +31,8 @@ DRAWS = 40
 def planned(runtime: str, pp: int | None = None, precision: Compute = "bf16") -> TrainingPlan:
     """Return the plan of a model of few layers."""
     fields = {"devices": 8, "global_batch": 8, "runtime": runtime, "precision": precision, "rank": "expected"}
+    if runtime == "chip":
+        fields |= {"system": "tpu-v4", "stack": "chip", "machine": stored_chips("tpu-v4")}
     return plan_of(planner_of(gap=0.0, fixed={} if pp is None else {"pp": pp}, **fields), 5)
 
 
