@@ -20,6 +20,8 @@ from phaze.base.errors import PhazeError
 
 SIZES = tuple(8**power for power in range(9))
 """Sizes of the messages to time, in bytes: the shortest show the latency, the longest the bandwidth."""
+ATTEMPTS = 5
+"""Maximum number of times that a link is measured, until other programs have disturbed no message."""
 RoundTrip = Callable[[int, int, int, int], float]
 """Seconds of a round trip, by source, target, bytes sent and bytes returned."""
 
@@ -62,9 +64,15 @@ def link_table(round_trip_s: RoundTrip, devices: int, sizes: Sequence[int] = SIZ
     """Table of all ordered pairs of devices: their postal model, and the time of each message size."""
     rows = []
     for source, target in permutations(range(devices), 2):
-        half_s = round_trip_s(source, target, 1, 1) / 2.0
-        times_s = [half_s if size == 1 else round_trip_s(source, target, size, 1) - half_s for size in sizes]
-        fit = fit_postal(sizes, times_s)
+        half_s, trips_s = np.inf, np.full(len(sizes), np.inf)
+        for _ in range(ATTEMPTS):
+            # The shortest times are the least disturbed ones, so further attempts only make them better.
+            half_s = min(half_s, round_trip_s(source, target, 1, 1) / 2.0)
+            trips_s = np.minimum(trips_s, [round_trip_s(source, target, size, 1) for size in sizes])
+            times_s = np.where(np.array(sizes) == 1, half_s, trips_s - half_s)
+            if (times_s > 0).all():
+                break
+        fit = fit_postal(sizes, times_s.tolist())
         times = {f"seconds_of_{size}_bytes": time_s for size, time_s in zip(sizes, times_s, strict=True)}
         rows.append({"source": source, "target": target, **fit._asdict(), **times})
     return pd.DataFrame(rows)

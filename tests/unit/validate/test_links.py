@@ -48,6 +48,20 @@ def test_of_two_latencies_the_mean_is_found_and_each_direction_has_its_bandwidth
     assert table["bandwidth_bytes_per_s"].tolist() == pytest.approx([1e9, 4e9], rel=1e-3)
 
 
+def test_a_link_whose_short_messages_were_disturbed_is_measured_again() -> None:
+    """A delayed round trip of one byte would make times of other messages negative."""
+    latency_s, bandwidth = np.full((2, 2), 1e-5), np.full((2, 2), 1e9)
+    undisturbed, calls = simulated(latency_s, bandwidth, 0.0, 0), []
+
+    def disturbed(source: int, target: int, sent: int, returned: int) -> float:
+        calls.append(sent)
+        return undisturbed(source, target, sent, returned) + (0.1 if len(calls) == 1 else 0.0)
+
+    table = link_table(disturbed, 2)
+    assert table["latency_s"].tolist() == pytest.approx([1e-5, 1e-5], rel=1e-3)
+    assert len(calls) == 3 * (1 + len(SIZES))
+
+
 def test_a_latency_below_zero_is_fitted_as_zero_and_shown_in_the_residual() -> None:
     times = [size / 1e9 * (0.5 if size < 10_000 else 1.0) for size in SIZES]
     fit = fit_postal(SIZES, times)
