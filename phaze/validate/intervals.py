@@ -56,9 +56,10 @@ AGE = 0.5
 LEAST_RUNS = 5
 """Minimum number of published runs with a feature for it to count as measured."""
 FAMILIES = {
-    "hopper": ("h100", "h200", "h800", "gh200"),
+    "hopper": ("h100", "h200", "h800", "h20", "gh200"),
     "blackwell": ("b200", "b300", "gb200", "gb300"),
     "ampere": ("a100",),
+    "cdna-3": ("mi300", "mi325"),
 }
 """Devices of each generation, by prefixes of their names."""
 REACH = 1.0

@@ -76,7 +76,7 @@ def uncalibrated(machine: Machine, interval: MeasuredInterval) -> str:
     if features:
         reason += f", or with {', '.join(features)} on other devices"
     if device.assumed_from is not None:
-        reason += f". Everything but its three figures is copied from {device.assumed_from}"
+        reason += f". Everything that its file does not say is copied from {device.assumed_from}"
     return f"{reason}."
 
 

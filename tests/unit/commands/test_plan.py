@@ -405,9 +405,23 @@ def test_templates_are_planned_with_what_is_assumed(model: str, tmp_path: Path, 
     said = invoke("plan", model, *options, "--fix", "pp=1").stdout
     first = " ".join(said.split("\n")[1:5])
     assert "Optimistic: no run like this was measured on device" in first
-    assert "Everything but its three figures is copied from h100-80gb." in " ".join(first.split())
+    assert "Everything that its file does not say is copied from h100-80gb." in " ".join(first.split())
     assert "At least" in said
     assert "interval" not in said
+
+
+@pytest.mark.slow
+def test_devices_by_their_data_sheets_are_planned_and_said_to_be_unmeasured(
+    model: str, project_root: Path
+) -> None:
+    texts = {path.stem: path.read_text() for path in (project_root / "config/devices").glob("*.yaml")}
+    devices = sorted(name for name, text in texts.items() if "\npeak_flops_per_s:" in text)
+    assert len(devices) >= 7
+    for device in devices:
+        options = ("--gpus", f"8x{device}", "--global-batch", "8", "--fix", "tp=1,pp=1")
+        first = " ".join(" ".join(invoke("plan", model, *options).stdout.split("\n")[:6]).split())
+        assert f"no run like this was measured on {device}" in first
+        assert "Everything that its file does not say is copied from" in first
 
 
 def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: Path) -> None:
