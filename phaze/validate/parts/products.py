@@ -1,7 +1,8 @@
 """Compare predicted GEMMs with measured ones: the forward GEMM of one layer with its input cast.
 
-Tables come from inference. A GEMM of lower precision is timed with the cast of its input along rows. With
-per-tensor 8-bit scaling, the search for the largest value is included (aiconfigurator, `collect_gemm`).
+Tables come from inference. A GEMM of lower precision is timed with the cast of its input along rows, unless
+the row says `cast: none`. With per-tensor 8-bit scaling, the search for the largest value is included
+(aiconfigurator, `collect_gemm`).
 
 The forward time of expert FFNs on one rank is compared as well. A row is a model's network for a number of
 tokens before routing. The experts are sharded across `ep` ranks, and the rank with most dispatched tokens
@@ -41,6 +42,8 @@ HALF_BYTES = 2
 ORDERS = {"forward": ("mkn",), "backward": ("mnk", "kmn")}
 """Sizes of the GEMMs of a direction, in the order rows, summed dimension, columns: gradients of the input and
 of the weights."""
+WORDS = {"direction": tuple(ORDERS), "cast": ("timed", "none")}
+"""Words of a row, by column; the first is the default."""
 TIMES: dict[Compute, float] = {"nvfp4": 4.0}
 """Rate relative to half precision, for precisions missing from a device file; 2 for those not listed."""
 ALIKE: dict[Compute, tuple[Compute, ...]] = {"fp8": ("fp8-cs",), "fp8-block": ("mxfp8",)}
@@ -87,24 +90,30 @@ MOST_TIMES = 6.0
 class ProductsPart(KernelPart):
     """Kernel part for GEMMs, identified by their sizes m × k × n.
 
-    A table may have a `direction`: forward (default), or backward for both gradients of such a GEMM together.
-    Constants are fitted to forward GEMMs.
+    A table may have a `direction`: forward (default), or backward for both gradients of such a GEMM together;
+    and a `cast`: timed (default), or none. Constants are fitted to forward GEMMs.
     """
 
     name: ClassVar[str] = "products"
     fitted_to: ClassVar[str] = "TensorRT-LLM 1.0.0 (A100) and 1.3.0rc20 (aiconfigurator); gradients: SimuMax"
     sizes: ClassVar[tuple[str, ...]] = ("m", "n", "k")
-    words: ClassVar[tuple[str, ...]] = ("direction",)
+    words: ClassVar[tuple[str, ...]] = ("direction", "cast")
     renamed: ClassVar[dict[str, str]] = {"gemm_dtype": "precision"}
 
     def completed(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Add the default direction to a table that has none."""
-        return table if "direction" in table else table.assign(direction="forward")
+        """Add the default direction and cast to a table that has none."""
+        return table.assign(**{name: words[0] for name, words in WORDS.items() if name not in table})
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """Error message for each row's direction; empty for a valid row."""
-        problem = "direction must be forward or backward, got {}"
-        return ["" if name in ORDERS else problem.format(name) for name in rows["direction"]]
+        """Error message for each row's direction and cast; empty for a valid row."""
+        return [
+            "; ".join(
+                f"{name} must be {' or '.join(words)}, got {given}"
+                for (name, words), given in zip(WORDS.items(), row, strict=True)
+                if given not in words
+            )
+            for row in rows[[*WORDS]].itertuples(index=False)
+        ]
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Predicted times (R,) in seconds of rows of one device; NaN for precisions that it lacks."""
@@ -112,7 +121,9 @@ class ProductsPart(KernelPart):
         for compute in set(rows["precision"]) & {"bf16", *site.device.products}:
             for name, orders in ORDERS.items():
                 mask = (rows["precision"] == compute).to_numpy() & (backward == (name == "backward"))
-                sizes = [rows[mask][list(order)].set_axis(["m", "k", "n"], axis=1) for order in orders]
+                sizes = [
+                    rows[mask][[*order, "cast"]].set_axis(["m", "k", "n", "cast"], axis=1) for order in orders
+                ]
                 times_s[mask] = sum(product_s(size, site.device, cast(Compute, compute)) for size in sizes)
         return times_s
 
@@ -147,14 +158,15 @@ def _is_backward(rows: pd.DataFrame) -> Bools:
 
 
 def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:
-    """Time of GEMMs in one precision with the cast of their input, in seconds, (R,)."""
+    """Time of GEMMs in one precision, with the cast of their input where it is timed, in seconds, (R,)."""
     m, k, n = rows[["m", "k", "n"]].to_numpy(np.int64).T
     shapes = np.stack([np.ones_like(m), m, k, n], axis=1)
     if device.products:
         times = product_times(Products(shapes, np.zeros(len(rows), bool), HALF_BYTES, compute), device)
     else:
         times = time_kernels(_works(shapes), device, HALF_BYTES)
-    times_s: Floats = times.sum(axis=1) + cast_s(m * k.astype(float), compute, device)
+    timed = (rows["cast"] == "timed").to_numpy(bool)
+    times_s: Floats = times.sum(axis=1) + timed * cast_s(m * k.astype(float), compute, device)
     return times_s
 
 
@@ -168,7 +180,8 @@ def _works(shapes: Ints) -> Works:
 def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Device:
     """Fit one precision's speed to its measurements, and copy it to precisions with the same GEMM."""
     start = _start_speed(device, compute)
-    names = HALF_CONSTANTS if compute == "bf16" else LOW_CONSTANTS
+    has_casts = (rows["cast"] == "timed").any()
+    names = HALF_CONSTANTS if compute == "bf16" else LOW_CONSTANTS if has_casts else LOW_CONSTANTS[:3]
     least, most, scale = np.array([RANGES[name] for name in names]).T
     measured = np.log(rows["measured_s"].to_numpy(float))
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.cost.products import Products, product_times
+from phaze.cost.products import Products, cast_s, product_times
 from phaze.layout import Compute
 from phaze.spec.files import FOLDER
 from phaze.spec.speeds.products import ProductSpeed
@@ -151,6 +151,31 @@ def test_both_gradients_of_layers_on_an_a100_are_near() -> None:
         assert group["rows"] == group["answered"] == 355
         assert float(str(group["median"])) <= 0.08
         assert float(str(group["p90"])) <= 0.20
+
+
+def test_products_of_amd_devices_without_casts_are_near() -> None:
+    groups = compare(PART, [KERNELS / "amd-products.csv"]).by("device", "precision")
+    limits = {("MI300X", "fp8-block"): 0.2, ("MI355X", "bf16"): 0.2, ("MI355X", "fp8"): 0.22}
+    limits["MI355X", "fp8-block"] = 0.22
+    assert {(group["device"], group["precision"]) for group in groups} == set(limits)
+    for group in groups:
+        assert group["answered"] == group["rows"]
+        assert float(str(group["median"])) <= 0.07
+        assert float(str(group["p90"])) <= limits[str(group["device"]), str(group["precision"])]
+
+
+def test_a_cast_that_was_not_timed_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "device,precision,m,n,k,latency_ms,cast\n"
+        "H100,fp8,4096,8192,2048,0.2,timed\nH100,fp8,4096,8192,2048,0.2,none\n"
+    )
+    rows, site = PART.read(path), _device("H100-SXM")
+    timed_s, product_only_s = PART.predicted_s(rows, site)
+    assert timed_s - product_only_s == pytest.approx(cast_s(4096 * 2048.0, "fp8", site.device))
+    path.write_text("device,precision,m,n,k,latency_ms,cast\nH100,fp8,4096,8192,2048,0.2,some\n")
+    with pytest.raises(PhazeError, match="cast must be timed or none, got some"):
+        PART.read(path)
 
 
 def test_a_backward_row_is_the_sum_of_two_products_and_enters_no_fit(tmp_path: Path) -> None:
