@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,10 +31,11 @@ DRAWS = 40
 @cache
 def planned(runtime: str, pp: int | None = None, precision: Compute = "bf16") -> TrainingPlan:
     """Return the plan of a model of few layers."""
-    fields = {"devices": 8, "global_batch": 8, "runtime": runtime, "precision": precision, "rank": "expected"}
+    fields: dict[str, Any] = {"devices": 8, "global_batch": 8, "runtime": runtime, "precision": precision}
     if runtime == "chip":
         fields |= {"system": "tpu-v4", "stack": "chip", "machine": stored_chips("tpu-v4")}
-    return plan_of(planner_of(gap=0.0, fixed={} if pp is None else {"pp": pp}, **fields), 5)
+    fixed = {} if pp is None else {"pp": pp}
+    return plan_of(planner_of(gap=0.0, fixed=fixed, rank="expected", **fields), 5)
 
 
 @cache

@@ -172,7 +172,7 @@ def test_a_cast_that_was_not_timed_takes_no_time(tmp_path: Path) -> None:
     )
     rows, site = PART.read(path), _device("H100-SXM")
     timed_s, product_only_s = PART.predicted_s(rows, site)
-    assert timed_s - product_only_s == pytest.approx(cast_s(4096 * 2048.0, "fp8", site.device))
+    assert timed_s - product_only_s == pytest.approx(cast_s(np.array([4096 * 2048.0]), "fp8", site.device)[0])
     path.write_text("device,precision,m,n,k,latency_ms,cast\nH100,fp8,4096,8192,2048,0.2,some\n")
     with pytest.raises(PhazeError, match="cast must be timed or none, got some"):
         PART.read(path)
