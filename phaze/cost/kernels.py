@@ -28,6 +28,8 @@ from phaze.workload.primitives import Scores
 
 KERNEL_LIMITS = (*LIMITS, "kernel_start", "host")
 """Bottlenecks to which kernel time is attributed; columns of `time_kernels`."""
+MOST_KERNELS = 100_000
+"""Maximum number of kernels whose times a device caches."""
 OF_PRODUCTS = [KERNEL_LIMITS.index(name) for name in ("compute", "vector", "hbm", "kernel_start")]
 """Indices in `KERNEL_LIMITS` of the columns of `product_times`."""
 OF_FUSED = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
@@ -128,6 +130,8 @@ class KernelTimes:
         precisions: Sequence[Compute] = compute if compute is not None else ["bf16"] * len(kernels)
         nothing = [None] * len(kernels)
         keys = list(zip(kernels, precisions, moves or [1.0] * len(kernels), experts or nothing, strict=True))
+        if len(self._times_s) > MOST_KERNELS:
+            self._times_s.clear()
         new = [key for key in dict.fromkeys(keys) if key not in self._times_s]
         for options in dict.fromkeys(key[1:] for key in new):
             group = [key for key in new if key[1:] == options]

@@ -138,7 +138,7 @@ def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
     """Reduce a pipeline to one lane with placeholder costs; `recomputes` makes all stages recompute.
 
     Jobs without duration do not affect other jobs. Pipelines whose jobs are a subset of the shape's therefore
-    have the same times on its graph, except under schedules whose order depends on times (2bw, zbb).
+    have the same times on its graph, except under schedules whose order depends on times (`by_times`).
     """
     # Any time > 0 makes a job exist, and two buckets make an early synchronisation.
     columns = _optional_jobs(pipeline, recomputes=recomputes).T.astype(float).tolist()
@@ -152,6 +152,13 @@ def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
         data=pipeline.replicas if max(pipeline.replicas) > 1 else (),
         tensor=(),
     )
+
+
+def graph_of(pipeline: Pipeline) -> EventGraph:
+    """Event graph of a pipeline, whose jobs and dependencies are cached unless they depend on its times."""
+    if pipeline.rules.by_times:
+        return event_graph(pipeline)
+    return kept_event_graph(shape_of(pipeline)).of(pipeline)
 
 
 def _optional_jobs(pipeline: Pipeline, *, recomputes: bool = False) -> Bools:
@@ -275,9 +282,11 @@ def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
     updates = _last_jobs(pipeline, jobs, jobs.kind == JobKind.UPDATE, 1)
     groups = np.array([group for group, _ in pipeline.workers])
     joins: list[Join] = []
+    members_of = {int(group): groups == group for group in np.unique(groups)}
+    group_of = pipeline.groups.tolist()
     for job in np.flatnonzero(jobs.kind >= JobKind.SYNC).tolist():
-        kind, stage, batch = jobs.kind[job], int(jobs.stage[job]), int(jobs.microbatch[job])
-        members = groups == pipeline.groups[stage]
+        kind, stage, batch = int(jobs.kind[job]), int(jobs.stage[job]), int(jobs.microbatch[job])
+        members = members_of[group_of[stage]]
         chunk = slice(stage // pipeline.depth, stage // pipeline.depth + 1)
         if kind == JobKind.SYNC:
             early = Lag.EARLY * len(pipeline.stages) + stage

@@ -118,6 +118,10 @@ class Device(Architecture):
     assumed_from: Label | None = None
     """Device that supplied the missing fields of a device specified by peak, HBM capacity and bandwidth."""
 
+    def __hash__(self) -> int:
+        """Hash of the name and rates; speeds of kernels are dicts and cannot be hashed."""
+        return hash((self.name, self.clock_hz, self.sustained_clock, self.sustained_hbm, self.kernel_s))
+
     @model_validator(mode="before")
     @classmethod
     def _replaced(cls, fields: object) -> object:
@@ -333,10 +337,10 @@ class Stack(Noun):
         return self.without("tp").model_copy(update={"overlap_shares": shares})
 
     @property
-    def is_proven(self) -> bool:
-        """True if the expected overlap does not exceed the proven overlap."""
-        proven = self.proven()
-        return all(self.overlap_share(kind) == proven.overlap_share(kind) for kind in get_args(Overlapped))
+    def unproven(self) -> tuple[Overlapped, ...]:
+        """Kinds of communication whose expected overlap exceeds the proven one."""
+        proven, kinds = self.proven(), get_args(Overlapped)
+        return tuple(kind for kind in kinds if self.overlap_share(kind) != proven.overlap_share(kind))
 
 
 class Level(Noun):

@@ -128,11 +128,13 @@ def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
     """
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     rows = []
-    for (source, group), members in timed.groupby(["source", "group"], sort=False):
+    grouped = timed.groupby(["source", "group"], sort=False)
+    named, sizes = grouped[["layout", "release"]].nunique(), grouped.size()
+    compared = (named["layout"] > 1) & ((named["release"] > 1) | (sizes >= LEAST_IN_GROUP))
+    for source, group in named.index[compared]:
+        members = grouped.get_group((source, group))
         layouts = members.groupby("layout", sort=False)[["predicted_s", "prudent_s", "measured_s"]].min()
-        releases = members["release"].nunique()
-        if len(layouts) == 1 or (releases == 1 and len(members) < LEAST_IN_GROUP):
-            continue
+        releases = int(named.loc[(source, group), "release"])
         figures = {
             "layouts": len(layouts),
             "releases": releases,

@@ -20,7 +20,7 @@ from phaze.base.units import GIB
 from phaze.plan.answer.priced import peak_of
 from phaze.plan.machines import device_of, grown, load_machine, proven, unfitted
 from phaze.plan.plan import Machine
-from phaze.plan.pricing.price import COMMUNICATION, price
+from phaze.plan.pricing.price import COMMUNICATION, Price, price
 from phaze.plan.pricing.runs import Run, plan_of_run
 from phaze.plan.terms.memory import InUse, capacity_bytes, status_of
 from phaze.runtimes.layout_string import written
@@ -137,9 +137,7 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
 
     Memory is of the given kind, by default the kind that the stack reports.
     """
-    # Tables may have runs on more devices than the system's file describes.
-    machine = grown(machine, run.gpus).of_size(run.gpus)
-    estimate = price(plan_of_run(run, machine), machine)
+    estimate = _priced(run, machine)
     memory, shares = estimate.memory, estimate.shares
     most = max(shares, key=lambda name: shares[name])
     return Prediction(
@@ -154,6 +152,13 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
         exposed_communication_share=sum(shares[name] for name in COMMUNICATION),
         bound_by=f"{most} ({100 * shares[most]:.0f} %)",
     )
+
+
+def _priced(run: Run, machine: Machine) -> Price:
+    """Price of a run on as many devices of a machine as it has."""
+    # Tables may have runs on more devices than the system's file describes.
+    machine = grown(machine, run.gpus).of_size(run.gpus)
+    return price(plan_of_run(run, machine), machine)
 
 
 def _ranges(in_use: InUse, kind: MemoryKind) -> dict[str, float]:
@@ -313,7 +318,11 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
 
 def _prudent_s(run: Run, machine: Machine, time_s: float) -> float:
     """Conservative time of a run, with proven overlap only, in seconds; `time_s` is its expected time."""
-    return time_s if machine.stack.is_proven else predict(run, proven(machine)).time_s
+    layout = run.layout
+    ranks = {"tp": layout.tp, "cp": layout.cp, "ep": layout.ep, "pp": layout.pp, "dp": layout.dp * layout.cp}
+    if all(ranks[kind] == 1 for kind in run.stack_of(machine).unproven):
+        return time_s
+    return _priced(run, proven(machine)).time_s
 
 
 def _predict_choices(

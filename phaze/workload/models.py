@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -53,7 +54,6 @@ def chip_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload:
     return extract_workload(model, sequence, layout, settings)
 
 
-@lru_cache(maxsize=128)
 def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload:
     """Build the workload of one shard of a model with library GEMMs and fused elementwise kernels.
 
@@ -61,6 +61,13 @@ def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload
     products, and custom kernels for bias and activation, for scale, mask and softmax, and for bias, dropout
     and sum.
     """
+    return replace(_library_workload(model, sequence, layout.key), layout=layout)
+
+
+@lru_cache(maxsize=128)
+def _library_workload(model: AnyModel, sequence: int, key: str) -> Workload:
+    """Workload for a layout's key, which all numbers of replicas and stages share."""
+    layout = Layout.of_key(key)
     width = layout.bytes_per_element
     # Megatron's kernel of scale, mask and softmax ends with the softmax: dropout does not join it.
     settings = ExtractSettings.model_validate({"after_reductions": False, "bytes_per_element": width})

@@ -50,6 +50,8 @@ class Schedule(ABC):
     """True if weight gradients are separate jobs after the input gradients."""
     equal_replicas: ClassVar[bool] = False
     """True if all device groups must have equally many replicas."""
+    by_times: ClassVar[bool] = False
+    """True if the order of passes depends on their times."""
     in_runs: ClassVar[bool] = False
     """True if a table of measured runs may use this schedule."""
 

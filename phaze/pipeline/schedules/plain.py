@@ -150,6 +150,7 @@ class TwoBuffered(GPipe):
 
     name = "2bw"
     flushes = False
+    by_times = True
     in_runs = False
 
     def problems(self, pipeline: PipelineStages) -> Iterator[str]:

@@ -136,6 +136,7 @@ class ZeroBubbleByTimes(ExplicitSchedule):
 
     name = "zbb"
     splits = True
+    by_times = True
 
     def ranks(self, pipeline: PipelineStages) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""

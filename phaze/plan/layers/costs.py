@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import cast
 
@@ -54,7 +55,7 @@ from phaze.plan.layers.scheduled import LayerSchedules, edges_of
 from phaze.plan.machines import device_of, slowest_device
 from phaze.plan.plan import Machine
 from phaze.plan.terms.overlap import MOVED, exposed_s, hbm_share, moved_s
-from phaze.spec.system import Stack
+from phaze.spec.system import Device, Stack
 from phaze.workload.lower.attention import kept_with_flash
 from phaze.workload.operators import LayerPass, Operator, Part
 from phaze.workload.primitives import Region
@@ -63,6 +64,8 @@ from phaze.workload.workload import DIRECTIONS, Layer, Workload
 COMPUTE, HBM, NETWORK, START, HOST = map(
     KERNEL_LIMITS.index, ("compute", "hbm", "network", "kernel_start", "host")
 )
+MOST_DEVICES = 16
+"""Maximum number of devices, at the speeds of some stack and size of cluster, whose kernel times are cached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +166,17 @@ def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
     gradient = max(stack.gradient_bytes, bytes_per_element)
     # Read and write in the gradients' precision replace one write in the precision of results.
     added = 2.0 * gradient - bytes_per_element if stack.fused_gradients else 0.0
-    return KernelTimes(slowest_device(machine), machine.vector_cycles, bytes_per_element, added)
+    return _shared_times(
+        slowest_device(machine), tuple(machine.vector_cycles.items()), bytes_per_element, added
+    )
+
+
+@lru_cache(maxsize=MOST_DEVICES)
+def _shared_times(
+    device: Device, cycles: tuple[tuple[tuple[str, str], float], ...], width: int, added_bytes: float
+) -> KernelTimes:
+    """Kernel times that all machines with a device share, whatever their network and overlap."""
+    return KernelTimes(device, dict(cycles), width, added_bytes)
 
 
 def _operators_in(workload: Workload) -> list[Operator]:

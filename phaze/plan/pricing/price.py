@@ -23,6 +23,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.cost.network.network import Flat, sent_bytes
+from phaze.pipeline.graph import graph_of
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.stages import StageCost
@@ -109,8 +110,8 @@ class Price:
     @cached_property
     def timeline(self) -> Timeline:
         """Timeline of one batch with all communication; of several batches if the schedule has no flush."""
-        pipeline = self.pipeline
-        return simulate(pipeline if self.plan.flushes else replace(pipeline, batches=BATCHES))
+        pipeline = self.pipeline if self.plan.flushes else replace(self.pipeline, batches=BATCHES)
+        return simulate(pipeline, graph_of(pipeline))
 
     @cached_property
     def batch_s(self) -> float:
