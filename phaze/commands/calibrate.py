@@ -162,6 +162,11 @@ def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
 
 def _line(fitted: FittedConstant) -> str:
     name = f"{fitted.constant.name:<24}{fitted.before:<10.4g}"
+    if fitted.growth:
+        return (
+            f"{name}unchanged: measured memory misses its prediction by a share, {percent(fitted.growth, 0)} "
+            "more of each GiB, which no constant explains; see fragments of the stack"
+        )
     if not fitted.identifiable:
         return f"{name}unchanged: not identifiable, it changes no run by more than 0.5 %"
     from phaze.validate.constants import RESERVED

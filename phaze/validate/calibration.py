@@ -9,7 +9,7 @@ measurement, are left out together. Left-out errors are also given by kind of la
 lie in the 80 % interval that the others give them.
 
 Measured memory determines one constant, the buffers of the framework: the median of measured minus predicted
-memory is added to them.
+memory is added to them. If this gap grows with the predicted memory, no constant is fitted.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ FOLDS = 20
 """Maximum number of cross-validation fits: each holds out one run or one group of runs."""
 LEAST_GIB = 0.1
 """Least standard deviation of a run's memory around its prediction, in GiB: the granularity of tables."""
+LEAST_FOR_GROWTH, SIGNIFICANT = 4, 3.0
+"""Minimum number of runs that show whether gaps grow with the predicted memory, and minimum growth in its
+standard errors."""
 DEVIATION, MEDIAN_ERROR = 1.4826, float(np.sqrt(np.pi / 2))
 """Of normally distributed values: standard deviation over median absolute deviation, and standard error of
 the median over that of the mean."""
@@ -69,11 +72,13 @@ class FittedConstant:
     """Largest relative change of any run's time as the constant moves over its range."""
     uncertainty: float
     """Standard deviation after the fit, as a fraction of the value; nan if it is not identifiable."""
+    growth: float = 0.0
+    """Growth of the gap between measured and predicted memory per GiB predicted, if no constant explains it."""
 
     @property
     def identifiable(self) -> bool:
-        """True if the constant changes some run by at least LEAST_EFFECT."""
-        return self.effect >= LEAST_EFFECT
+        """True if the constant changes some run by at least LEAST_EFFECT, and can explain the errors."""
+        return self.effect >= LEAST_EFFECT and not self.growth
 
     @property
     def at_end(self) -> bool:
@@ -169,7 +174,25 @@ def _fitted_memory(site: Site, rows: Sequence[RunRow]) -> Iterator[FittedConstan
     deviation = DEVIATION * float(np.median(np.abs(gaps - np.median(gaps))))
     error = max(deviation, LEAST_GIB) * MEDIAN_ERROR / np.sqrt(len(gaps))
     effect = float(np.abs(gaps).max() / site.device.hbm_gib)
+    if growth := _growth(low[grows], gaps):
+        yield FittedConstant(RESERVED, before, before, effect, float("nan"), growth)
+        return
     yield FittedConstant(RESERVED, before, float(f"{after:.4g}"), effect, error / max(after, RESERVED.low))
+
+
+def _growth(predicted_gib: Floats, gaps_gib: Floats) -> float:
+    """Growth of gaps (R,) per GiB of predicted memory; 0 if it is not significant, or there are few runs.
+
+    A gap that grows is a share of the memory, such as fragments of the allocator. A constant that is fitted to it
+    would be wrong for larger and for smaller models.
+    """
+    centred = predicted_gib - predicted_gib.mean()
+    if len(gaps_gib) < LEAST_FOR_GROWTH or np.ptp(predicted_gib) < LEAST_GIB:
+        return 0.0
+    growth = float(centred @ gaps_gib / (centred @ centred))
+    residuals = gaps_gib - gaps_gib.mean() - growth * centred
+    noise = max(float(np.sqrt(residuals @ residuals / (len(gaps_gib) - 2))), LEAST_GIB)
+    return growth if growth > SIGNIFICANT * noise / float(np.sqrt(centred @ centred)) else 0.0
 
 
 def _covered(errors: Floats) -> float:

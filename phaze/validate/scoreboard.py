@@ -22,7 +22,8 @@ from phaze.validate.table import measured_of, predict_rows, rank_correlation
 MEASURED = FOLDER / "measured"
 """Folder of published runs, one CSV file per source."""
 SAME = ("model", "hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch", "system")
-"""Columns that define a group of comparable layouts, if present; so do stack and precision."""
+"""Columns that define a group of comparable layouts, if present; so do stack, precision, and the number of
+multi-token prediction layers, which are work of their own."""
 LEFT_OUT = "left_out_error"
 """Column with a source's error if constants are fitted without it (held out)."""
 LEAST_IN_GROUP = 3
@@ -88,6 +89,7 @@ def joined(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
     """Combine a table of runs with the predictions of `predict_rows` (columns: see `predicted_runs`)."""
     same = table[[name for name in SAME if name in table.columns]]
     same = same.assign(**{name: out[name].fillna("") for name in ("stack", "precision")})
+    same = same.assign(mtp=[max((run.mtp for run in row.runs), default=0) for row in rows])
     layouts = {row.runs: number for number, row in enumerate(rows)}
     return pd.DataFrame(
         {

@@ -125,6 +125,24 @@ def test_elementwise_kernels_and_buffers_of_the_framework_are_recovered_within_t
         assert not fit["permuted"].effect
 
 
+@pytest.mark.slow
+def test_buffers_are_not_fitted_where_the_gap_grows_with_the_predicted_memory(tmp_path: Path) -> None:
+    table, out = tmp_path / "runs.csv", tmp_path / "fitted.yaml"
+    table.write_text(RUNS)
+    site, (frame, rows) = Site.load(SYSTEM), read_rows(table)
+    priced = predict_rows(rows, site.machine)
+    for share, grows in ((0.0, False), (0.3, True)):
+        measured_gib = priced["memory_gib"] * (1 + share) + 1.0
+        frame.assign(measured_s=priced["time_s"], measured_gib=measured_gib).to_csv(table, index=False)
+        (buffers,) = (c for c in calibrated(site, read_rows(table)[1]).constants if c.constant == RESERVED)
+        assert (buffers.growth > 0) == grows
+        assert (buffers.after == buffers.before) == grows
+        assert buffers.identifiable != grows
+    assert buffers.growth == pytest.approx(share, rel=0.2)
+    printed = invoke("calibrate", table, "--system", SYSTEM, "-o", out).output
+    assert "unchanged: measured memory misses its prediction by a share" in printed
+
+
 def test_every_command_takes_the_file_for_a_system(fitted: tuple[Path, Path, dict], tmp_path: Path) -> None:
     runs, out, found = fitted
     invoke("simulate --runs", runs, "--system", out, "-o", tmp_path / "out.csv")

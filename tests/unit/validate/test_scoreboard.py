@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from phaze.spec.measured import PublishedRuns
 from phaze.validate.rows import read_row
-from phaze.validate.scoreboard import score, scoreboard
+from phaze.validate.scoreboard import joined, score, scoreboard
 from phaze.validate.table import predict_rows
 from tests.commands import invoke, invoke_json
 
@@ -76,6 +77,18 @@ def test_regret_joins_no_groups_of_one_release_and_of_several() -> None:
     assert (found["groups"], found["release_groups"]) == (0, 2)
     assert np.isnan(found["regret"])
     assert (found["release_regret"], found["worst_release_regret"]) == pytest.approx((0.25, 0.25))
+
+
+def test_layouts_with_and_without_multi_token_prediction_are_no_group() -> None:
+    text = (
+        "model,seq,gpus,global_batch,ep,tp,system,release,compute,sequence_parallel,mtp,measured_s\n"
+        "deepseek-v3,4096,256,4096,32,1,gb300,26.02,mxfp8,false,1,14.2\n"
+        "deepseek-v3,4096,256,4096,32,1,gb300,26.02,mxfp8,false,0,13.1\n"
+    )
+    table = pd.read_csv(StringIO(text), dtype=str)
+    rows = [read_row(cells) for cells in table.to_dict("records")]
+    groups = joined("runs", table, rows, predict_rows(rows, None, prudent=True))["group"]
+    assert groups.nunique() == 2
 
 
 def test_a_repeated_layout_has_its_least_time_in_a_group() -> None:
@@ -145,7 +158,7 @@ def test_the_command_prints_a_table_or_json_and_writes_the_runs(tmp_path: Path) 
     (found,) = invoke_json("validate", table)
     assert (found["rows"], found["groups"], found["memory_error"]) == (3, 1, None)
     (group,) = found["by_group"]
-    assert group["group"].endswith("system a100-selene, stack megatron-lm, precision bf16")
+    assert group["group"].endswith("system a100-selene, stack megatron-lm, precision bf16, mtp 0")
     assert (group["layouts"], group["fastest_s"], group["regret"]) == (3, 0.5, 0.0)
     assert group["group"].startswith("mine: hidden 1024, heads 16")
 
