@@ -28,8 +28,8 @@ from phaze.workload.primitives import Scores
 
 KERNEL_LIMITS = (*LIMITS, "kernel_start", "host")
 """Bottlenecks to which kernel time is attributed; columns of `time_kernels`."""
-MOST_KERNELS = 100_000
-"""Maximum number of kernels whose times a device caches."""
+MOST_KERNELS = 50_000
+"""Number of cached kernels from which `KernelTimes.trim` frees them."""
 OF_PRODUCTS = [KERNEL_LIMITS.index(name) for name in ("compute", "vector", "hbm", "kernel_start")]
 """Indices in `KERNEL_LIMITS` of the columns of `product_times`."""
 OF_FUSED = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
@@ -130,8 +130,6 @@ class KernelTimes:
         precisions: Sequence[Compute] = compute if compute is not None else ["bf16"] * len(kernels)
         nothing = [None] * len(kernels)
         keys = list(zip(kernels, precisions, moves or [1.0] * len(kernels), experts or nothing, strict=True))
-        if len(self._times_s) > MOST_KERNELS:
-            self._times_s.clear()
         new = [key for key in dict.fromkeys(keys) if key not in self._times_s]
         for options in dict.fromkeys(key[1:] for key in new):
             group = [key for key in new if key[1:] == options]
@@ -143,6 +141,12 @@ class KernelTimes:
             rows = time_kernels(works, device, self.bytes_per_element, precision, self.added_bytes, expert)
             self._times_s.update(zip(group, rows, strict=True))
         return np.array([self._times_s[key] for key in keys])
+
+    def trim(self) -> None:
+        """Free all times if there are many. Call it between searches, as a batch is read again one by one."""
+        if len(self._times_s) > MOST_KERNELS:
+            self._times_s.clear()
+            self._attention_s.clear()
 
     def attention(self, kernels: tuple[Scores, ...], name: str | None) -> Floats:
         """Total time of fused attention kernels by bottleneck, forward and backward, (2, limits).

@@ -73,7 +73,7 @@ class FittedConstant:
     uncertainty: float
     """Standard deviation after the fit, as a fraction of the value; nan if it is not identifiable."""
     growth: float = 0.0
-    """Growth of the gap between measured and predicted memory per GiB predicted, if no constant explains it."""
+    """Growth of measured minus predicted memory per GiB predicted, if no constant explains the gap."""
 
     @property
     def identifiable(self) -> bool:
@@ -183,7 +183,7 @@ def _fitted_memory(site: Site, rows: Sequence[RunRow]) -> Iterator[FittedConstan
 def _growth(predicted_gib: Floats, gaps_gib: Floats) -> float:
     """Growth of gaps (R,) per GiB of predicted memory; 0 if it is not significant, or there are few runs.
 
-    A gap that grows is a share of the memory, such as fragments of the allocator. A constant that is fitted to it
+    A gap that grows is a share of the memory, such as fragments of the allocator. A constant fitted to it
     would be wrong for larger and for smaller models.
     """
     centred = predicted_gib - predicted_gib.mean()

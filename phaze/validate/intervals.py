@@ -161,7 +161,7 @@ class PublishedErrors:
 
     def _ends(self, distances: Floats, others: Bools, width: float, beyond: float) -> tuple[float, float]:
         """Ends of the interval from the runs of the mask `others`, with a widening per unit of distance."""
-        low, middle, high = self._percentiles(distances, others)
+        low, middle, high = map(float, self._percentiles(distances[None], others)[0])
         wider = 1.0 + width * float(distances[others].min()) + beyond
         ends = (
             middle - wider * max(middle - low, LEAST_SPREAD),
@@ -181,14 +181,18 @@ class PublishedErrors:
                 differs=tuple(_differences(kind, run)),
             )
 
-    def _percentiles(self, distances: Floats, mask: Bools) -> tuple[float, float, float]:
-        """Weighted 10th, 50th and 90th percentile of the log ratios of measured to predicted time."""
+    def _percentiles(self, distances: Floats, mask: Bools) -> Floats:
+        """Weighted 10th, 50th and 90th percentile of the log ratios of measured to predicted time, (K, 3).
+
+        Weights of the runs in the mask (R,) follow from their distances (K, R) from K runs.
+        """
         # Only ratios of weights count; measured from the nearest run, they cannot all vanish.
-        alike = np.exp(-(distances - distances[mask].min()) / REACH) * mask
-        weights = alike / np.sqrt(self._counts)
+        of_mask = distances[:, mask]
+        alike = np.exp(-(of_mask - of_mask.min(axis=1, keepdims=True)) / REACH)
         tail = (1 - COVERED) / 2
-        low, middle, high = _percentiles(self._logs[mask], weights[mask], np.array([tail, 0.5, 1 - tail]))
-        return float(low), float(middle), float(high)
+        return _percentiles(
+            self._logs[mask], alike / np.sqrt(self._counts[mask]), np.array([tail, 0.5, 1 - tail])
+        )
 
     def distances(self, kind: RunKind) -> Floats:
         """Distance of every published run from a kind of run, (R,)."""
@@ -211,21 +215,24 @@ class PublishedErrors:
         needed, weights = [], []
         for source in np.unique(self._sources[included]):
             others, of_source = included & (self._sources != source), self._sources == source
-            for k in np.flatnonzero(of_source):
-                distances = self._between[k]
-                if not others.any() or distances[others].min() > UNLIKE:
-                    continue
-                low, middle, high = self._percentiles(distances, others)
+            if not others.any():
+                continue
+            nearest = self._between[np.ix_(of_source, others)].min(axis=1)
+            alike = np.flatnonzero(of_source)[nearest <= UNLIKE]
+            percentiles = self._percentiles(self._between[alike], others)
+            for k, distance, (low, middle, high) in zip(
+                alike, nearest[nearest <= UNLIKE], percentiles, strict=True
+            ):
                 end = middle - low if self._logs[k] < middle else high - middle
                 # The end on the run's side must be farther from the median by this fraction to reach the run.
                 beyond = abs(self._logs[k] - middle) / max(end, LEAST_SPREAD) - 1.0
-                needed.append(beyond / max(float(distances[others].min()), LEAST_WITHIN))
+                needed.append(beyond / max(float(distance), LEAST_WITHIN))
                 # Every source counts once, however many runs it has.
                 weights.append(1.0 / of_source.sum())
         if not needed:
             return 0.0
-        percentiles = _percentiles(np.array(needed), np.array(weights), np.array([COVERED]))
-        return max(float(percentiles[0]), 0.0)
+        percentiles = _percentiles(np.array(needed), np.array([weights]), np.array([COVERED]))
+        return max(float(percentiles[0, 0]), 0.0)
 
     @cached_property
     def _between(self) -> Floats:
@@ -306,11 +313,14 @@ def _parts_of(kind: RunKind) -> Collection[str]:
 
 
 def _percentiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
-    """Weighted quantiles of values, (Q,), interpolated between the midpoints of the weights."""
+    """Quantiles (K, Q) of values (R,) with weights (K, R), interpolated between midpoints of the weights."""
     order = np.argsort(values)
+    ordered = weights[:, order]
     # Midpoints of the weights treat both tails alike.
-    below = np.cumsum(weights[order]) - weights[order] / 2
-    return np.interp(shares, below / weights.sum(), values[order])
+    below = np.cumsum(ordered, axis=1) - ordered / 2
+    totals = weights.sum(axis=1)
+    ends = [np.interp(shares, row / total, values[order]) for row, total in zip(below, totals, strict=True)]
+    return np.array(ends).reshape(-1, len(shares))
 
 
 @cache

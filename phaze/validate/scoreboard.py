@@ -40,7 +40,8 @@ def scoreboard(runs: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFr
     if len(lines) > 1:
         both = 0 < len(set(lines) - set(simulated)) < len(lines)
         lines += [ALL_MEASURED] * both + [ALL_SOURCES]
-    scores = [score(line, rows_of(line, runs, simulated)) for line in lines]
+    groups = groups_of(runs)
+    scores = [score(line, rows_of(line, runs, simulated), rows_of(line, groups, simulated)) for line in lines]
     return pd.DataFrame(scores, columns=[name for name in SourceScores.fields() if name != LEFT_OUT])
 
 
@@ -155,8 +156,8 @@ def _chosen_s(runs: pd.DataFrame, by: str) -> float:
     return float(runs["measured_s"].to_numpy()[np.argmin(runs[by].to_numpy())])
 
 
-def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
-    """Row of table `SourceScores` for one source, without its held-out error."""
+def score(source: str, runs: pd.DataFrame, every_group: pd.DataFrame) -> dict[str, object]:
+    """Row of table `SourceScores` for runs and their groups (`groups_of`), without the held-out error."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     low, high = INTERVAL
     errors = (timed["predicted_s"] / timed["measured_s"] - 1).to_numpy(float)
@@ -171,7 +172,6 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
     wrong = np.where(judged["outcome"] == "ok", UNFIT, OK)
     # A status in between (memory may not suffice) counts as right for both outcomes.
     right = [not status.startswith(other) for status, other in zip(judged["status"], wrong, strict=True)]
-    every_group = groups_of(runs)
     groups, across = (every_group[(every_group["releases"] > 1) == several] for several in (False, True))
     within, lost = (groups[name].to_numpy(float) for name in ("correlation", "regret"))
     prudently = (groups["prudently_chosen_s"] / groups["fastest_s"] - 1).to_numpy(float)

@@ -172,10 +172,11 @@ def _ranges(in_use: InUse, kind: MemoryKind) -> dict[str, float]:
 
 def rank_correlation(values: Floats, other: Floats) -> float:
     """Spearman's rank correlation; tied values get their mean rank."""
-    from scipy.stats import rankdata
+    import pandas as pd
 
     # Pearson's correlation of the centred ranks, which is Spearman's also with ties.
-    a, b = rankdata(values) - (len(values) + 1) / 2, rankdata(other) - (len(other) + 1) / 2
+    ranks = (pd.Series(column).rank().to_numpy() for column in (values, other))
+    a, b = (of_values - (len(values) + 1) / 2 for of_values in ranks)
     spread = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / spread if spread else float("nan")
 

@@ -64,8 +64,8 @@ from phaze.workload.workload import DIRECTIONS, Layer, Workload
 COMPUTE, HBM, NETWORK, START, HOST = map(
     KERNEL_LIMITS.index, ("compute", "hbm", "network", "kernel_start", "host")
 )
-MOST_DEVICES = 16
-"""Maximum number of devices, at the speeds of some stack and size of cluster, whose kernel times are cached."""
+MOST_DEVICES = 8
+"""Maximum number of devices, at the speeds of a stack and a cluster size, whose kernel times are cached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,9 +166,10 @@ def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
     gradient = max(stack.gradient_bytes, bytes_per_element)
     # Read and write in the gradients' precision replace one write in the precision of results.
     added = 2.0 * gradient - bytes_per_element if stack.fused_gradients else 0.0
-    return _shared_times(
-        slowest_device(machine), tuple(machine.vector_cycles.items()), bytes_per_element, added
-    )
+    cycles = tuple(machine.vector_cycles.items())
+    times = _shared_times(slowest_device(machine), cycles, bytes_per_element, added)
+    times.trim()
+    return times
 
 
 @lru_cache(maxsize=MOST_DEVICES)

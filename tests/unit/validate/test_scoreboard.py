@@ -11,7 +11,7 @@ import pytest
 
 from phaze.spec.measured import PublishedRuns
 from phaze.validate.rows import read_row
-from phaze.validate.scoreboard import joined, score, scoreboard
+from phaze.validate.scoreboard import groups_of, joined, score, scoreboard
 from phaze.validate.table import predict_rows
 from tests.commands import invoke, invoke_json
 
@@ -40,9 +40,14 @@ RUNS = pd.DataFrame(
 )
 
 
+def scored(runs: pd.DataFrame) -> dict[str, object]:
+    """Scores of runs of one source."""
+    return score("some", runs, groups_of(runs))
+
+
 def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
     """In group a the first is predicted as the fastest, and takes a quarter longer than the second."""
-    found = pd.Series(score("some", RUNS))
+    found = pd.Series(scored(RUNS))
     assert (found.rows, found.answered, found.groups) == (5, 4, 1)
     assert found.mean_error == pytest.approx((0.2 + 1.0 + 0.0 + 0.5) / 4)
     assert found.bias == pytest.approx((-0.2 + 1.0 + 0.0 + 0.5) / 4)
@@ -60,9 +65,9 @@ def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
 
 def test_a_run_without_an_interval_is_no_miss() -> None:
     without = RUNS.assign(time_low_s=[0.9, np.nan, 3.6, np.nan, np.nan])
-    found = score("some", without.assign(time_high_s=[1.3, np.nan, 5.2, np.nan, np.nan]))
+    found = scored(without.assign(time_high_s=[1.3, np.nan, 5.2, np.nan, np.nan]))
     assert (found["intervals"], found["covered"]) == (2, 1.0)
-    none = score("some", RUNS.assign(time_low_s=np.nan, time_high_s=np.nan))
+    none = scored(RUNS.assign(time_low_s=np.nan, time_high_s=np.nan))
     assert none["intervals"] == 0
     assert np.isnan(none["covered"])
 
@@ -73,7 +78,7 @@ def test_regret_joins_no_groups_of_one_release_and_of_several() -> None:
     repeats = RUNS.assign(group=["c", "c", "c", "d", "d"], layout=0)
     pair = RUNS.head(2).assign(group="e", release=["1", "2"])
     small = RUNS.head(2).assign(group="f")
-    found = score("some", pd.concat([several, repeats, pair, small], ignore_index=True))
+    found = scored(pd.concat([several, repeats, pair, small], ignore_index=True))
     assert (found["groups"], found["release_groups"]) == (0, 2)
     assert np.isnan(found["regret"])
     assert (found["release_regret"], found["worst_release_regret"]) == pytest.approx((0.25, 0.25))
@@ -93,7 +98,7 @@ def test_layouts_with_and_without_multi_token_prediction_are_no_group() -> None:
 
 def test_a_repeated_layout_has_its_least_time_in_a_group() -> None:
     repeated = pd.concat([RUNS, RUNS.head(1).assign(measured_s=1.1)], ignore_index=True)
-    assert score("some", repeated)["regret"] == pytest.approx(0.1)
+    assert scored(repeated)["regret"] == pytest.approx(0.1)
 
 
 def test_prudent_times_hide_no_more_than_is_proven() -> None:
