@@ -97,9 +97,9 @@ def time_kernels(
     for mask, core in ((products & ~by_tiles, "tensor"), (~products, "vector")):
         if mask.any():
             _, (seconds, limit) = times_on(
-                _selected(works, mask), device, core, bytes_per_element, preload=False
+                _selected(works, mask), [device], core, bytes_per_element, preload=False
             )
-            times_s[np.flatnonzero(mask), limit] = seconds
+            times_s[np.flatnonzero(mask), limit[:, 0]] = seconds[:, 0]
     return times_s
 
 
@@ -166,22 +166,18 @@ class KernelTimes:
 
 
 def times_on(
-    works: Works, device: Device, core: str, width: int, *, preload: bool
+    works: Works, devices: Sequence[Device], core: str, width: int, *, preload: bool
 ) -> tuple[tuple[Floats, Ints], tuple[Floats, Ints]]:
     """Time of each unit of work on one core of a type and on all of them, in seconds, and its bottleneck.
 
-    If `preload`, arrays load the next stationary operand ahead.
+    Arrays are (W, D), for every device. If `preload`, arrays load the next stationary operand ahead.
     """
-    hardware = Hardware(
-        clock_hz=device.clock_hz * device.sustained_clock,
-        hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s * device.sustained_hbm,
-        network=Flat(1.0),  # kernels send nothing over the network
-        bytes_per_element=width,
-    )
-    designs = _single_design(device)
+    # Kernels send nothing over the network, and every design has its own clock and HBM bandwidth.
+    hardware = Hardware(0.0, 0.0, network=Flat(1.0), bytes_per_element=width)
+    designs = _designs_of(devices)
     loads = loads_of(works, designs, hardware, Layout(), 1.0, preload=preload)
     on_one, on_all = (latencies_of(core, load, designs, hardware) for load in loads)
-    return (on_one[0][:, 0], on_one[1][:, 0]), (on_all[0][:, 0], on_all[1][:, 0])
+    return on_one, on_all
 
 
 def _selected(works: Works, mask: Bools) -> Works:
@@ -192,10 +188,13 @@ def _selected(works: Works, mask: Bools) -> Works:
     return Works(**(parts | {"ids": works.ids[mask], "of_part": (np.cumsum(mask) - 1)[parts["of_part"]]}))
 
 
-def _single_design(device: Device) -> Designs:
-    cores = device.num_tc, device.num_vc, device.pe_x, device.pe_y, device.lanes
-    l2_bytes = int(device.tensor_l2_kib * KIB), int(device.vector_l2_kib * KIB)
-    sizes = np.array([1, *cores, *l2_bytes, int(device.glb_mib * MIB)])
-    # Clock and HBM bandwidth are left open, because `Hardware` has those that the device sustains.
-    rates = np.array([device.bandwidth, 0.0, 0.0])
-    return Designs(*sizes[:, None], *rates[:, None])
+def _designs_of(devices: Sequence[Device]) -> Designs:
+    """Designs of devices, with the clock and HBM bandwidth that each sustains."""
+    cores = [(d.num_tc, d.num_vc, d.pe_x, d.pe_y, d.lanes) for d in devices]
+    buffers = [(d.tensor_l2_kib * KIB, d.vector_l2_kib * KIB, d.glb_mib * MIB) for d in devices]
+    clocks_hz = [d.clock_hz * d.sustained_clock for d in devices]
+    hbm_bytes_per_s = [d.hbm_bandwidth_bytes_per_s * d.sustained_hbm for d in devices]
+    rates = np.array([[d.bandwidth for d in devices], clocks_hz, hbm_bytes_per_s])
+    return Designs(
+        np.arange(len(devices)), *np.array(cores, np.int64).T, *np.array(buffers).astype(np.int64).T, *rates
+    )

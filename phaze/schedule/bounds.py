@@ -19,6 +19,7 @@ from phaze.schedule.clock import bound_by_weights
 from phaze.schedule.graphs import (
     ALL_CORES,
     CORES,
+    FUSED,
     NETWORK,
     NONE,
     TENSOR,
@@ -114,6 +115,50 @@ def layer_bounds(
         bounds = _bound_component(component, one_core_s, every, num_tc, num_vc, effort)
         lower, feasible = lower + bounds[0], feasible + bounds[1]
     return lower, feasible
+
+
+def least_latencies(
+    core: tuple[str, ...],
+    edges: Edges,
+    latency_s: Floats,
+    latency_all_s: Floats,
+    num_tc: Ints,
+    num_vc: Ints,
+) -> Floats:
+    """Lower bounds in closed form on the latency of one layer on A architectures, (A,), without schedules.
+
+    Arguments are those of `layer_bounds`, whose bounds are at least as high and take a search. In each
+    component the bound is the longest of the critical path and of the loads of tensor cores, of vector cores
+    and of pairs of both. An operator on all cores loads all of them for its latency; one on a single core
+    loads one. These are bounds by weights (`clock`): 1 on a path, or 1 / cores on operators of a type.
+    Operators on the network run alone, so that they add to every load.
+    """
+    kinds, least = core_codes(core), np.zeros(len(num_tc))
+    one_s = single_latencies(kinds, latency_s, overlap_communication=False)
+    cores = (num_tc, num_vc, np.minimum(num_tc, num_vc))
+    users = ((TENSOR, FUSED), (VECTOR, FUSED), (FUSED,))
+    for component in make_graph(core, edges).components:
+        members = list(component.operators)
+        one, every = one_s[:, members], latency_all_s[:, members]
+        alone = component.kinds == NETWORK
+        bounds = [_longest_path(component, np.minimum(one, every))]
+        for count, types in zip(cores, users, strict=True):
+            loaded = np.isin(component.kinds, types)
+            shared = np.minimum(one[:, loaded] / count[:, None], every[:, loaded])
+            bounds.append(shared.sum(axis=1) + every[:, alone].sum(axis=1))
+        least += np.max(bounds, axis=0)
+    return least
+
+
+def _longest_path(component: Component, latencies: Floats) -> Floats:
+    """Latency of the longest path through a component on A architectures, (A,); latencies are (A, n)."""
+    ends = latencies.copy()
+    for target in range(latencies.shape[1]):  # operators are in topological order
+        before = component.order[:, target]
+        if before.any():
+            ends[:, target] += ends[:, before].max(axis=1)
+    longest: Floats = ends.max(axis=1)
+    return longest
 
 
 def _bound_component(

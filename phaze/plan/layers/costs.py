@@ -152,7 +152,7 @@ class LayerCost(LayerMemory):
 def operator_times(machine: Machine, bytes_per_element: int) -> KernelTimes | LayerSchedules:
     """Time model of operators on a machine's device: kernels of its software stack, or a static schedule."""
     if machine.stack.scheduled:
-        return LayerSchedules(slowest_device(machine), machine.vector_cycles, bytes_per_element)
+        return LayerSchedules((slowest_device(machine),), machine.vector_cycles, bytes_per_element)
     return kernel_times(machine, bytes_per_element)
 
 

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze.base.arrays import Floats
+from phaze.base.arrays import Floats, Ints
 from phaze.cost.kernels import KERNEL_LIMITS, times_on, works_of_kernels
 from phaze.cost.mapper.loads import REDUCING
 from phaze.cost.network.network import sent_bytes
 from phaze.layout import Layout
-from phaze.schedule.bounds import layer_bounds
+from phaze.schedule.bounds import EQUAL, layer_bounds, least_latencies
 from phaze.schedule.graphs import Edges
 from phaze.spec.system import Device
 from phaze.workload.operators import LayerPass, Operator, Part
@@ -29,39 +29,59 @@ COLLECTIVE = "network"
 
 
 class OperatorTimes(NamedTuple):
-    """Time of an operator in seconds, and what limits it on all cores."""
+    """Time of an operator in seconds, and what limits it on all cores, on every device, (D,)."""
 
-    one_s: float
+    one_s: Floats
     """Time on one core."""
-    all_s: float
+    all_s: Floats
     """Time on all cores of its type."""
-    limit: int
+    limit: Ints
     """Index in `KERNEL_LIMITS`."""
 
 
 Work = tuple[str, tuple[Part, ...]]
 """Core type and parts of an operator."""
-NO_WORK: Work = ("none", ())
+WorkGraph = tuple[tuple[Work, ...], Edges]
+"""Operators of a pass, and the pairs of them of which the second reads the first."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerSchedules:
-    """Cache of the schedules of operators on a device; each distinct graph with its sizes is scheduled once.
+    """Cache of the schedules of operators; each distinct graph with its sizes is scheduled once.
 
-    A schedule is the proven shortest one, unless `gap` is positive.
+    Operators are timed on all devices at once, and so are lower bounds of their graphs. Schedules are those
+    of the first device. A schedule is the proven shortest one, unless `gap` is positive.
     """
 
-    device: Device
+    devices: tuple[Device, ...]
     vector_cycles: Mapping[tuple[str, str], float]
     bytes_per_element: int
     _times: dict[Work, OperatorTimes] = field(default_factory=dict)
-    _spans_s: dict[tuple[tuple[Work, ...], Edges], tuple[float, float]] = field(default_factory=dict)
-    """Lower bound and makespan of the operators of a graph, in seconds."""
+    _spans_s: dict[WorkGraph, tuple[float, float]] = field(default_factory=dict)
+    """Lower bound and makespan of the operators of a graph on the first device, in seconds."""
+
+    def least_s(self, passes: Sequence[tuple[LayerPass, Layout]]) -> Floats:
+        """Lower bound on the makespan of each pass on every device, in seconds, (P, D), without schedules."""
+        graphs = [_graph_of(layer_pass, layout) for layer_pass, layout in passes]
+        self._estimate(work for works, _ in graphs for work in works)
+        counts = np.array([(device.num_tc, device.num_vc) for device in self.devices]).T
+        least_s = np.zeros((len(graphs), len(self.devices)))
+        for (cores, edges), places in _by_shape(graphs).items():
+            if not cores:
+                continue
+            times = np.array([[self._times[work][:2] for work in graphs[place][0]] for place in places])
+            # Rows are pairs of a pass and a device: (P, n, 2, D) becomes (2, P · D, n).
+            one_s, all_s = np.moveaxis(times, (2, 3), (0, 2)).reshape(2, -1, len(cores))
+            repeated = np.tile(counts, len(places))
+            bounds_s = least_latencies(cores, edges, one_s, all_s, *repeated)
+            least_s[places] = bounds_s.reshape(len(places), -1)
+        return least_s
 
     @property
     def gap(self) -> float:
         """Largest relative gap between a schedule and the lower bound of its graph."""
-        return max((1.0 - low / span for low, span in self._spans_s.values() if span), default=0.0)
+        gaps = [1.0 - low / span for low, span in self._spans_s.values() if span]
+        return max((gap for gap in gaps if gap > EQUAL), default=0.0)
 
     def seconds(self, operators: Sequence[Operator], edges: Edges, layout: Layout) -> Floats:
         """Makespan of operators without time on the network, by bottleneck, in seconds, (limits,).
@@ -73,7 +93,7 @@ class LayerSchedules:
         by_limit_s = np.zeros(len(KERNEL_LIMITS))
         for work in works:
             times = self._times[work]
-            by_limit_s[times.limit] += times.all_s
+            by_limit_s[times.limit[0]] += times.all_s[0]
         total_s = by_limit_s.sum()
         span_s = self._spans_s[works, edges][1]
         return by_limit_s * (span_s / total_s) if total_s else by_limit_s
@@ -82,7 +102,7 @@ class LayerSchedules:
         """Time of operators one after the other on all cores, without time on the network, in seconds."""
         works = [work_of(operator, layout) for operator in operators]
         self._estimate(works)
-        return sum(self._times[work].all_s for work in works)
+        return float(sum(self._times[work].all_s[0] for work in works))
 
     def weight_s(self, operators: Sequence[Operator], layout: Layout) -> float:
         """Time of weight gradients in seconds, by the share of their GEMMs in an operator's FLOPs."""
@@ -91,30 +111,26 @@ class LayerSchedules:
             flops = sum(part.tensor_flops for part in operator.parts if part.role == "weight_gradient")
             if flops:
                 times = self._times[work_of(operator, layout)]
-                seconds += times.all_s * flops / operator.tensor_flops
+                seconds += float(times.all_s[0]) * flops / operator.tensor_flops
         return seconds
 
     def prepare(self, passes: Iterable[tuple[LayerPass, Layout]]) -> None:
         """Schedule several passes together, which is much faster than one by one."""
-        self._schedule(
-            [
-                (tuple(work_of(o, layout) for o in layer_pass.operators), edges_of(layer_pass))
-                for layer_pass, layout in passes
-            ]
-        )
+        self._schedule([_graph_of(layer_pass, layout) for layer_pass, layout in passes])
 
-    def _schedule(self, graphs: Sequence[tuple[tuple[Work, ...], Edges]]) -> None:
+    def _schedule(self, graphs: Sequence[WorkGraph]) -> None:
         """Find the makespans of graphs that are not known yet; those of one shape are found at once."""
         new = [graph for graph in dict.fromkeys(graphs) if graph not in self._spans_s]
         if not new:
             return
         self._estimate(work for works, _ in new for work in works)
-        shapes: dict[tuple[tuple[str, ...], Edges], list[tuple[Work, ...]]] = defaultdict(list)
-        for works, edges in new:
-            shapes[tuple(core for core, _ in works), edges].append(works)
-        for (cores, edges), cases in shapes.items():
-            times = np.array([[self._times[work][:2] for work in works] for works in cases])
-            counts = (np.full(len(cases), count) for count in (self.device.num_tc, self.device.num_vc))
+        for (cores, edges), places in _by_shape(new).items():
+            cases = [new[place][0] for place in places]
+            times = np.array(
+                [[[column[0] for column in self._times[work][:2]] for work in works] for works in cases]
+            )
+            first = self.devices[0]
+            counts = (np.full(len(cases), count) for count in (first.num_tc, first.num_vc))
             if not cores:
                 spans = np.zeros((2, len(cases)))
             else:
@@ -132,14 +148,28 @@ class LayerSchedules:
             if parts:
                 by_core["vector" if core == COLLECTIVE else core].append(work)
             else:
-                self._times[work] = OperatorTimes(0.0, 0.0, 0)
+                none = np.zeros(len(self.devices))
+                self._times[work] = OperatorTimes(none, none, none.astype(np.int64))
         for core, cases in by_core.items():
             mapped = works_of_kernels([parts for _, parts in cases], self.vector_cycles)
             (one_s, _), (all_s, limit) = times_on(
-                mapped, self.device, core, self.bytes_per_element, preload=True
+                mapped, self.devices, core, self.bytes_per_element, preload=True
             )
-            columns = zip(cases, one_s.tolist(), all_s.tolist(), limit.tolist(), strict=True)
+            columns = zip(cases, one_s, all_s, limit, strict=True)
             self._times.update({work: OperatorTimes(*times) for work, *times in columns})
+
+
+def _graph_of(layer_pass: LayerPass, layout: Layout) -> WorkGraph:
+    """Operators of a whole pass of a layer, with its edges."""
+    return tuple(work_of(operator, layout) for operator in layer_pass.operators), edges_of(layer_pass)
+
+
+def _by_shape(graphs: Sequence[WorkGraph]) -> dict[tuple[tuple[str, ...], Edges], list[int]]:
+    """Indices of the graphs that differ only in sizes, by their core types and edges."""
+    shapes: dict[tuple[tuple[str, ...], Edges], list[int]] = defaultdict(list)
+    for place, (works, edges) in enumerate(graphs):
+        shapes[tuple(core for core, _ in works), edges].append(place)
+    return shapes
 
 
 def work_of(operator: Operator, layout: Layout) -> Work:

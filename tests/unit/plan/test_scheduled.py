@@ -83,7 +83,7 @@ def _core(layer: Layer, direction: str) -> set[int]:
 def test_a_schedule_lies_between_its_longest_operator_and_one_after_the_other(chip: str) -> None:
     machine = chip_machine(chip)
     assert machine.device is not None
-    schedules = LayerSchedules(machine.device, machine.vector_cycles, 2)
+    schedules = LayerSchedules((machine.device,), machine.vector_cycles, 2)
     for name in ("llama-3.1-8b", "qwen3-30b-a3b"):
         layout = Layout(tp=2, sequence_parallel=True)
         for layer in chip_workload(load_transformer(name, "test"), LENGTH, layout).layers:

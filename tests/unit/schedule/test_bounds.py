@@ -16,6 +16,7 @@ from phaze.schedule.bounds import (
     bound_task,
     join_schedules,
     layer_bounds,
+    least_latencies,
     tasks_of,
 )
 from phaze.schedule.graphs import ComponentArrays, LayerSchedule, ScheduledLayer
@@ -57,6 +58,25 @@ def test_the_optimum_lies_between_the_bounds(seed: int, operators: int, kind: st
     optimum = shortest_latency(layer)
     assert lower <= optimum * (1 + EQUAL)
     assert feasible >= optimum * (1 - EQUAL)
+
+
+@given(SEEDS, st.integers(2, 12), st.booleans())
+@settings(max_examples=120)
+def test_the_bound_in_closed_form_is_below_every_schedule(seed: int, operators: int, network: bool) -> None:
+    """It is at most the bound of the search, and exact where one operator runs after the other."""
+    layer = random_layer(seed, operators, network=network, overlap=False)
+    columns = layer.latency_s[None], layer.latency_all_s[None]
+    counts = np.array([layer.num_tc]), np.array([layer.num_vc])
+    least = least_latencies(layer.core, layer.edges, *columns, *counts)
+    assert least.shape == (1,)
+    assert 0 <= least[0] <= bound_layer(layer)[1] * (1 + EQUAL)
+    if operators <= 5:
+        assert least[0] <= shortest_latency(layer) * (1 + EQUAL)
+    chain = tuple((i, i + 1) for i in range(operators - 1))
+    alone = np.where(np.array(layer.core) == "network", np.inf, layer.latency_s)
+    no_work = np.array(layer.core) == "none"
+    expected = np.minimum(alone, layer.latency_all_s)[~no_work].sum()
+    assert least_latencies(layer.core, chain, *columns, *counts)[0] == pytest.approx(expected, rel=EQUAL)
 
 
 @given(SEEDS, st.integers(2, 12), st.sampled_from(["plain", "network", "overlap"]))
