@@ -61,7 +61,7 @@ class PlanFields(ClusterFields, total=False):
     runtime: TrainingRuntime | Literal["bridge"]
     stack: str
     set_values: str
-    architecture: str
+    architecture: str | Sequence[str]
     fix: str
     explain: str
     gap: float

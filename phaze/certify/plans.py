@@ -21,7 +21,7 @@ from phaze.base.units import GIB, signed
 from phaze.certify.stage import EQUAL
 from phaze.layout import LEVELS, RECOMPUTES, SHARED_OPTIONS, WIDTHS, CpKind, Layout, Recompute, recompute_of
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.machines import planned_machine, prudent
+from phaze.plan.machines import device_of, planned_machine, prudent
 from phaze.plan.plan import Machine
 from phaze.plan.pricing.lowering import Lowerings
 from phaze.plan.pricing.price import price
@@ -65,6 +65,8 @@ class DrawnPlan:
     """Memory limit on the tensors of a rank."""
     searched: bool = True
     """True if the layout is in the searched space; the certificate makes no claim about others."""
+    chip: str = ""
+    """Name of the chip, if the request has several."""
 
     def __str__(self) -> str:
         layout = self.layout
@@ -72,7 +74,8 @@ class DrawnPlan:
         sequence_parallel = str(layout.sequence_parallel).lower()
         return (
             f"{widths} microbatch={layout.microbatch} {self.schedule} zero={layout.zero} "
-            f"recompute={layout.recompute} sequence_parallel={sequence_parallel}, blocks {self.blocks}, "
+            f"recompute={layout.recompute} sequence_parallel={sequence_parallel}"
+            f"{f' on {self.chip}' if self.chip else ''}, blocks {self.blocks}, "
             f"recomputed {self.recomputed}: {self.time_s:.6g} s, {self.peak_gib:.4g} GiB of tensors"
         )
 
@@ -192,20 +195,25 @@ class PlanPricer:
         peak_gib = float(priced.peak_bytes.max()) / GIB
         limit_gib = lowering.limit_bytes(layout, room="upper" if self.rank == "prudent" else "expected") / GIB
         searched = is_searched(self.runtime, self.task, layout, self.question.fixed)
-        return DrawnPlan(layout, schedule, blocks, recomputed, priced.time_s, peak_gib, limit_gib, searched)
+        figures = priced.time_s, peak_gib, limit_gib, searched
+        chip = device_of(self.machine).name if self.question.chips else ""
+        return DrawnPlan(layout, schedule, blocks, recomputed, *figures, chip)
 
 
 @dataclass(frozen=True, eq=False)
 class RandomPlans:
-    """Random plans over all layouts that the runtime can run and the request allows, searched or not."""
+    """Random plans over all chips, and all layouts that the runtime can run and the request allows."""
 
     plan: TrainingPlan
     pricer: PlanPricer
     rng: np.random.Generator
-    _seen: set[Drawn] = field(default_factory=set)
+    chips: tuple[PlanPricer, ...] = ()
+    """Pricers on all chips of the request; empty if it has none to choose from."""
+    _seen: set[tuple[Drawn, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._seen.add(as_drawn(self.plan))
+        if not self.chips:
+            self._seen.add((as_drawn(self.plan), 0))
 
     def draw(self, number: int) -> DrawnPlan | None:
         """Draw a plan that was not drawn before, or None if no attempt finds one.
@@ -216,9 +224,10 @@ class RandomPlans:
             layout, schedule = self._layout(kind)
             blocks = self._blocks(layout)
             drawn = layout, schedule, blocks, self._recomputed(layout, blocks)
-            if drawn not in self._seen:
-                self._seen.add(drawn)
-                return self.pricer.price(*drawn)
+            chip = int(self.rng.integers(len(self.chips))) if self.chips else 0
+            if (drawn, chip) not in self._seen:
+                self._seen.add((drawn, chip))
+                return (self.chips[chip] if self.chips else self.pricer).price(*drawn)
         return None
 
     def _layout(self, kind: str) -> tuple[Layout, str]:
@@ -391,7 +400,11 @@ def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
     pricer = PlanPricer(plan.question, plan.question.rank)
     _check_plan(plan, PlanPricer(plan.question, "expected"), plan.time_s)
     _check_plan(plan, pricer, plan.by(plan.question.rank))
-    plans = RandomPlans(plan, pricer, np.random.default_rng(seed))
+    chips = tuple(
+        PlanPricer(plan.question.on_chip(place), plan.question.rank)
+        for place in range(len(plan.question.chips or ()))
+    )
+    plans = RandomPlans(plan, pricer, np.random.default_rng(seed), chips)
     drawn = [plans.draw(number) for number in counted(range(draws), "plan")]
     bound_s = plan.certificate.bound_s
     return PlanAudit(inf if bound_s is None else bound_s, tuple(filter(None, drawn)))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from phaze.report.near_best import Settings
+    from phaze.spec.architecture import Architecture
     from phaze.spec.training_plan import (
         AskedPlan,
         AskedRun,
@@ -184,7 +185,9 @@ def _questions(request: PlanOptions, system: str, devices: str | None) -> list[A
         fields = spec.model_dump(exclude_none=True) | {"lora": request.lora}
         spec = type(spec).parse(fields, f"plan: --lora: {request.model}")
     cluster = load_cluster(system)[0]
-    machine = None if request.architecture is None else _chips(request.architecture, system)
+    machine, chips = (None, None) if request.architecture is None else _chips(request.architecture, system)
+    if chips is not None:
+        _refuse_on_several(request, len(chips))
     for option, value in (("--runtime", request.runtime), ("--stack", request.stack)):
         if machine is not None and value is not None:
             raise PhazeError(
@@ -206,19 +209,34 @@ def _questions(request: PlanOptions, system: str, devices: str | None) -> list[A
         "model": spec, "system": system, "stack": stack, "sequence": tokens, "runtime": trained,
         "precision": request.precision, "load": request.load,
         "rank": RANK if request.rank == "robust" else request.rank, "robust": request.rank == "robust",
-        "machine": machine, "fixed": dict(fixed), "global_batch": batch or _samples(tokens, max(numbers)),
+        "machine": machine, "chips": chips, "fixed": dict(fixed),
+        "global_batch": batch or _samples(tokens, max(numbers)),
     }  # fmt: skip
     for number in numbers:
         _check_widths(fixed, number)
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
 
 
-def _chips(architecture: str, system: str) -> StoredMachine:
-    """Machine of a system with chips of an architecture instead of its devices."""
+def _chips(architecture: str, system: str) -> tuple[StoredMachine, tuple[Architecture, ...] | None]:
+    """Machine of a system with chips instead of its devices, and the chips to choose from; None for one."""
     # Imported for architectures only: other plans start faster without it.
-    from phaze.spec.config import chips_of
+    from phaze.plan.chips import load_chips
 
-    return chips_of(architecture, system)
+    return load_chips(architecture, system)
+
+
+def _refuse_on_several(request: PlanOptions, chips: int) -> None:
+    """Raise PhazeError for options that plan on a single chip."""
+    used = {
+        "--planners": request.planners,
+        "--fewest": request.fewest,
+        "--rank robust": request.rank == "robust",
+    }
+    for option in (name for name, is_used in used.items() if is_used):
+        raise PhazeError(
+            f"plan: {option}: plans on one chip, and --architecture {request.architecture} has {chips}",
+            f"leave out {option}, or pass one architecture",
+        )
 
 
 def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:

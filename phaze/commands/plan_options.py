@@ -205,7 +205,8 @@ class PlanOptions(QuestionOptions, LayoutSearchOptions, RunFields, AnswerOptions
             "--architecture",
             "-a",
             help="Plan on chips of an architecture instead of the system's device, without a runtime: a name "
-            "in config/architectures or config/devices, or a path.",
+            "in config/architectures or config/devices, or a path. Of several (A,B, or a file with a grid "
+            "and an area limit) the best one is chosen.",
             autocompletion=completion.chips,
         ),
     ] = None

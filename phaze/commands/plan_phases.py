@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from phaze.formulas.piper.requests import PiperRequest
     from phaze.plan.answer.answer import TrainingPlanner
     from phaze.plan.question import PlanQuestion
+    from phaze.plan.search.chips import ChipSearch
     from phaze.plan.search.planned import LayoutPlans
-    from phaze.plan.search.search import LayoutSearch
     from phaze.plan.time_limit import TimeLimit
     from phaze.spec.planner_rows import PlannerRow
     from phaze.spec.system import Device
@@ -78,9 +78,10 @@ class PlanPhases:
         planner, top = self._planner, self.options.top
         for option, fields in (("--fix", self.question.fixed), ("--explain", self.unlike)):
             planner.check(fields, f"plan: {option}")
-        search, number = planner.search({}, self._report), plan_count(top)
+        search, number = planner.search_chips(self._report), plan_count(top)
         with telling("plan"):
             search.run(number)
+            self._planner = planner = self._planner.on_chip(search.place)
             # The fastest plan is printed before its alternatives are searched.
             first = planner.answer(search.plans(number), alone=True)
         self._publish(first, self._first_lines(first))
@@ -107,7 +108,7 @@ class PlanPhases:
         self._publish(complete, [*changed, *self._last_lines(complete)])
         return complete
 
-    def _report(self, search: LayoutSearch) -> None:
+    def _report(self, search: ChipSearch) -> None:
         """Report the first plan, each clearly faster one, and the first gap; write every plan to the file."""
         from phaze.plan.answer.priced import PricedLayout
         from phaze.plan.answer.words import better_line, gap_line
@@ -125,7 +126,7 @@ class PlanPhases:
             self._has_gap = True
         if self.options.out is not None and not self.options.table:
             # If the process is killed, the file has the best plan so far.
-            self._write(self._planner.answer(search.plans(1), alone=True))
+            self._write(self._planner.on_chip(search.place).answer(search.plans(1), alone=True))
 
     def _with_run(self, answer: TrainingPlan) -> TrainingPlan:
         """The answer with its training run and fewest nodes."""

@@ -107,6 +107,12 @@ class PlanQuestion:
         """Free the cached costs of shards if there are more than `most`."""
         self._lowerings.forget(most)
 
+    @property
+    def schedule_gap(self) -> float | None:
+        """Largest relative gap between a schedule and its lower bound; None without static schedules."""
+        schedules = self._lowerings.schedules.values()
+        return max((schedule.gap for schedule in schedules), default=None)
+
     @cached_property
     def _lowerings(self) -> Lowerings:
         return Lowerings(self.task, self.machine, self.optimizer, self.flash)

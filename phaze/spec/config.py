@@ -26,13 +26,11 @@ from phaze.spec.systems import (
     load_cluster,
     load_device_as_architecture,
     load_map_networks,
-    load_stack,
     load_system,
     load_tiled_systems,
     tiled_flops,
 )
 from phaze.spec.tiled_study import check_tiled
-from phaze.spec.training_plan import StoredMachine
 
 GRID_SHARDS = ("small-buffer", "large-buffer")
 """Shards of the grid, by size of the global buffer, so that no core design is estimated twice."""
@@ -258,7 +256,8 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
     stand_ins = [stand_in.workload for stand_in in study.plans.stand_ins.values()]
     architectures = {name: load_architecture(name, folder) for name in study.architectures.named}
     planned = study.layouts.architecture
-    chips = () if planned is None else (chip_path(planned, folder), stack_path(STACKS["chip"], folder))
+    named = [] if planned is None else [chip_path(name.strip(), folder) for name in planned.split(",")]
+    chips = (*named, stack_path(STACKS["chip"], folder)) if named else ()
     _refuse_namesakes(architectures, source)
     scenarios = {name: load_scenario(choice, folder) for name, choice in study.scenarios.items()}
     settings = Settings(
@@ -363,14 +362,6 @@ def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
         return Architecture.parse(device.model_dump(include=set(Architecture.model_fields)), name)
     path = chip_path(name, folder)
     return Architecture.parse({"name": path.stem, **read_mapping(path)}, str(path))
-
-
-def chips_of(architecture: str, system: str, folder: Path = FOLDER) -> StoredMachine:
-    """Machine of a system whose devices are replaced by chips of an architecture, without a runtime."""
-    cluster, device = load_cluster(system, folder)
-    stack = load_stack(STACKS["chip"], folder)
-    machine = StoredMachine(cluster=cluster, device=device, stack=stack)
-    return machine.on_architecture(load_architecture(architecture, folder), stack)
 
 
 def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> None:

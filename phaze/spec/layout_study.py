@@ -41,7 +41,8 @@ class LayoutStudy(Noun):
     runtime's."""
     architecture: Location | None = None
     """Chips to plan on instead of the systems' devices, without a runtime: an architecture or device by name
-    or path; default: the systems' devices."""
+    or path, or several separated by commas, of which the best one is chosen; default: the systems' devices.
+    """
     gap: Part = GAP
     """Optimality gap at which the search stops, as a share of the best plan's step time."""
     top: PositiveInt = 10

@@ -90,6 +90,19 @@ class ArchitectureChoice(Noun):
     """Area and energy figures, a file in config/technologies."""
 
 
+class ArchitectureSpace(ArchitectureChoice):
+    """Architectures among which `phaze plan --architecture FILE` chooses: a grid, named ones, or both."""
+
+    grid: Grid | None = None
+    """Grid to search; null: none."""
+    named: Annotated[tuple[Location, ...], Once] = ()
+    """Names of files in config/architectures or config/devices, or paths; no area rule applies to these."""
+    baseline: None = None
+    """Not used: the answer compares all of them."""
+    area_limit_mm2: Positive | Location = "tpu-v4"
+    """Maximum area of chips of the grid in mm², or an architecture whose area is the limit."""
+
+
 class ScenarioChoice(Noun):
     """System with this study's changes; omitted keys keep the system's value."""
 

@@ -114,6 +114,9 @@ class AskedPlan(Noun):
     machine: StoredMachine | None = None
     """Contents of the files that `system` and `stack` name; null in older plan files, which need these files.
     """
+    chips: tuple[Architecture, ...] | None = Field(None, min_length=2)
+    """Chips to choose from, each with its clock and HBM; null: the machine's device alone. The machine of a
+    plan has the best one."""
 
     @model_validator(mode="after")
     def _chips_are_given(self) -> Self:
@@ -134,6 +137,13 @@ class AskedPlan(Noun):
                 "leave out --stack, or plan with --architecture",
             )
         return StoredMachine(cluster=cluster, device=device, stack=stack)
+
+    def on_chip(self, place: int) -> Self:
+        """The request for one of its chips."""
+        if self.chips is None or self.machine is None:
+            return self
+        machine = self.machine.on_architecture(self.chips[place], self.machine.stack)
+        return self.model_copy(update={"machine": machine})
 
     def stored(self, folder: Path = FOLDER) -> Self:
         """The request as a plan file stores it: with the contents of its files, and the stack's load."""
@@ -284,11 +294,31 @@ class PlanCertificate(Noun):
     """Layouts that may beat the first plan by more than the requested gap, with the smallest lower bounds."""
     undecided_layouts: Index = 0
     """Number of all undecided layouts."""
+    schedule_gap: Result | None = None
+    """Largest share by which a shorter static schedule of a layer's operators may exist: layers are priced
+    with the schedule found. Null on devices without static schedules, and in older files."""
 
     @property
     def legal(self) -> int:
         """Number of distinct layouts that the runtime can run."""
         return self.layouts - sum(self.illegal.values()) - self.same
+
+
+class ChipOutcome(Noun):
+    """Outcome of one chip of a search over several."""
+
+    chip: Label
+    """Name of the architecture."""
+    area_mm2: Result | None = None
+    """Chip area in mm²."""
+    bound_s: Result | None = None
+    """Lower bound in seconds on the step time on this chip, over all layouts and pipeline splits; null if no
+    layout fits."""
+    time_s: Result | None = None
+    """Step time in seconds of the fastest plan found on this chip; null if none was needed or fits."""
+    outcome: Literal["best", "slower", "excluded", "unfit", "undecided"]
+    """`best`: has the plan of the answer. `slower`: its layouts were searched. `excluded`: the bound with the
+    layout free is not below the best plan. `unfit`: no layout fits. `undecided`: the search ended before."""
 
 
 class RecipeRow(Noun):
@@ -453,6 +483,8 @@ class TrainingPlan(PlanFile, RankedPlan):
     """Proof of how far the plan's predicted step time can be from the optimum."""
     alternatives: tuple[RankedPlan, ...]
     """The ranked table: this plan and the next best ones."""
+    chips: tuple[ChipOutcome, ...] | None = None
+    """Outcome of every chip, by increasing bound, if the question has several."""
     recipes: tuple[RecipeRow, ...] = ()
     """Published recipes for the requested model, system, devices, sequence and precision."""
     planners: tuple[PlannerRow, ...] = ()
@@ -504,3 +536,5 @@ class UnfitPlan(PlanFile):
     """Memory shortfall in GiB on the layout's rank with peak memory, with these stages."""
     memory: tuple[RankMemory, ...] = ()
     """Memory of that layout by pipeline rank, with equal stages and all allowed recomputation."""
+    chips: tuple[ChipOutcome, ...] | None = None
+    """Outcome of every chip, if the question has several."""

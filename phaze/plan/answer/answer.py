@@ -22,6 +22,7 @@ from phaze.plan.answer.what_if import made_to_fit, other_batch, what_if
 from phaze.plan.bounds.families import UnfitLayout
 from phaze.plan.machines import device_of, planned_machine
 from phaze.plan.question import PlanQuestion
+from phaze.plan.search.chips import ChipSearch
 from phaze.plan.search.planned import LayoutPlans, PlannedLayout
 from phaze.plan.search.search import LayoutPlanner, LayoutSearch
 from phaze.plan.splits.split import even_split
@@ -96,6 +97,8 @@ class TrainingPlanner:
     folder: Path = FOLDER
     """Configuration folder that contains the system files."""
     limit: TimeLimit = field(default_factory=TimeLimit)
+    chip: int | None = None
+    """Index of the request's chip on which plans are searched; None: not chosen yet, or a device."""
 
     @cached_property
     def stored(self) -> AskedPlan:
@@ -119,22 +122,46 @@ class TrainingPlanner:
 
         With a wide gap, a search by expected time starts from the plan of a short search by prudent time.
         """
+        return replace(self._layout_planner(fixed), on_better=on_better).search(self.question)
+
+    def search_chips(self, on_better: Callable[[ChipSearch], None] = lambda _: None) -> ChipSearch:
+        """Search for the fastest plans on all chips of the request, or on its device, not yet run."""
+        chips = [
+            device_of(self.on_chip(place).expected.machine) for place in range(len(self.request.chips or ()))
+        ]
+
+        def question_on(place: int) -> PlanQuestion:
+            return self.on_chip(place).question
+
+        return ChipSearch(question_on, self._layout_planner({}), chips, on_better)
+
+    def on_chip(self, place: int) -> TrainingPlanner:
+        """Planner for one of the request's chips; this one if the request has only a device."""
+        if self.request.chips is None or place == self.chip:
+            return self
+        if place not in self._on_chips:
+            self._on_chips[place] = replace(self, request=self.request.on_chip(place), chip=place)
+        return self._on_chips[place]
+
+    @cached_property
+    def _on_chips(self) -> dict[int, TrainingPlanner]:
+        return {}
+
+    def _layout_planner(self, fixed: Fixed) -> LayoutPlanner:
+        """Planner of layouts with additional fixed fields."""
         label = f"with {','.join(f'{name}={value}' for name, value in fixed.items())}: " if fixed else ""
         fixed = {**self.request.fixed, **fixed}
         # A wide gap may already hold for a poor first plan: the prudent plan is usually a better start.
-        wide = self.request.rank == "expected" and self.gap > GAP
+        wide = self.request.rank == "expected" and self.gap > GAP and self.request.chips is None
         first = self._briefly(self.expected.prudent, fixed) if wide else ()
-        planner = LayoutPlanner(
-            fixed=fixed, gap=self.gap, on_better=on_better, label=label, limit=self.limit, first=first
-        )
-        return planner.search(self.question)
+        return LayoutPlanner(fixed=fixed, gap=self.gap, label=label, limit=self.limit, first=first)
 
     def best(self, top: int) -> LayoutPlans:
         """Best `top` plans, and at least `COMPARED` plans to compare under other assumptions."""
-        search = self.search({})
+        search = self.search_chips()
         search.run(plan_count(top))
         search.extend(top)
-        return self.safest_first(search.plans(plan_count(top), top))
+        return self.on_chip(search.place).safest_first(search.plans(plan_count(top), top))
 
     def safest_first(self, search_plans: LayoutPlans) -> LayoutPlans:
         """Plans in the order of their worst regret if the request asks for it, else as they are.
@@ -200,6 +227,8 @@ class TrainingPlanner:
 
         With `alone` it is that of a search that goes on: the first plan, without comparisons.
         """
+        if (planner := self.on_chip(search_plans.place)) is not self:
+            return planner.answer(search_plans, top, alone=alone)
         if not search_plans.plans:
             return self._unfit(search_plans)
         plans = search_plans.plans[:1] if alone else search_plans.plans
@@ -222,6 +251,7 @@ class TrainingPlanner:
             memory=tuple(expected.memory),
             certificate=search_plans.certificate,
             alternatives=rows,
+            chips=search_plans.chips,
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             evidence=measured.nearest,
             uncalibrated=None if measured.ends_s else uncalibrated(self.expected.machine, measured),
@@ -342,16 +372,21 @@ class TrainingPlanner:
         certificate = plans.certificate.model_copy(update={"lacking_gib": None})
         if plans.closest is None:
             reason = f"{self.refused({})}; of {certificate.layouts:,} layouts none is legal"
-            return UnfitPlan(question=self.stored, certificate=certificate, reason=reason)
+            return UnfitPlan(question=self.stored, certificate=certificate, reason=reason, chips=plans.chips)
         nearest = self._nearest(plans.closest)
         limit_gib = self.question.limit_bytes(plans.closest.layout) / GIB
         unknown = certificate.bounded["layout"]  # dominated layouts need no less memory
         none = f"no plan found, {unknown:,} layouts unknown, others exceed" if unknown else "no layout fits"
+        device, would_do = device_of(self.question.machine), ""
+        if self.request.runtime == "chip":  # the HBM of a chip is a choice, that of a device is not
+            least_gib = ceil(100 * (device.hbm_gib + nearest.lacking_gib)) / 100
+            would_do = f"; {least_gib:g} GiB of HBM on {device.name} would do"
         return UnfitPlan(
             question=self.stored,
             certificate=certificate,
             reason=f"{none} the {limit_gib:.4g} GiB that a device has for tensors: the one that "
-            f"comes closest lacks {digits(nearest.lacking_gib)} GiB on the rank with peak memory",
+            f"comes closest lacks {digits(nearest.lacking_gib)} GiB on the rank with peak memory{would_do}",
+            chips=plans.chips,
             layout=nearest.chosen,
             lacking_gib=nearest.lacking_gib,
             memory=tuple(nearest.memory),

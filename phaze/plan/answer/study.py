@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from phaze.plan.chips import load_chips
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
-from phaze.spec.config import chips_of
 from phaze.spec.files import FOLDER
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
 from phaze.spec.systems import load_cluster, runtime_for, stack_for
@@ -26,12 +26,12 @@ def request(
 ) -> AskedPlan:
     """Planning request of a study's job, with the defaults that `phaze plan` has."""
     architecture = study.architecture
-    machine = None if architecture is None else chips_of(architecture, point.system, folder)
+    machine, chips = (None, None) if architecture is None else load_chips(architecture, point.system, folder)
     runtime = "chip" if machine else runtime_for(point.system, folder, study.runtime)
     stack = study.stack or stack_for(load_cluster(point.system, folder)[0], runtime, folder)
     sizes = {"devices": point.devices, "global_batch": study.global_batch, "sequence": study.sequence}
     fields = {"model": model, "system": point.system, "stack": stack, "runtime": runtime, **sizes}
-    return AskedPlan.parse({**fields, "machine": machine}, "layouts")
+    return AskedPlan.parse({**fields, "machine": machine, "chips": chips}, "layouts")
 
 
 def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.DataFrame:

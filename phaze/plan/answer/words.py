@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from math import inf
 
 from phaze.base.units import digits, percent, signed
 from phaze.plan.answer.assumptions import OPTIMISTIC
@@ -23,6 +24,7 @@ from phaze.spec.system import Device
 from phaze.spec.training_plan import (
     TIE,
     AskedPlan,
+    ChipOutcome,
     Explained,
     FewestNodes,
     PlanCertificate,
@@ -47,6 +49,16 @@ FASTER = 0.95
 """Ratio to the fastest recipe's step time below which measured evidence is listed."""
 NEAREST = 2
 """Number of similar measured runs that are named."""
+OUTCOMES = {
+    "best": "the best",
+    "slower": "no layout is faster",
+    "excluded": "excluded by its bound",
+    "unfit": "no layout fits",
+    "undecided": "undecided",
+}
+"""Outcome of a chip as text."""
+SHOWN_CHIPS = 20
+"""Maximum number of chips in a table."""
 LEAST_SHOWN_GIB = 0.001
 """Memory in GiB below which a shortfall or a part is not reported."""
 
@@ -64,6 +76,27 @@ def first_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
     """Yield the lines of the recommendation and its proof."""
     proof = proof_in_words(plan.certificate, plan.question.rank)
     yield from map(wrapped, [*recommendation(plan, device.hbm_gib), *proof])
+    if plan.chips is not None:
+        yield from chips_in_words(plan.chips)
+
+
+def chips_in_words(chips: Sequence[ChipOutcome]) -> Iterator[str]:
+    """Yield a table of chips by increasing bound, and a sentence on those that are not listed."""
+    area = any(chip.area_mm2 is not None for chip in chips)
+    rows = [
+        [
+            chip.chip,
+            *([f"{chip.area_mm2:.4g} mm²" if chip.area_mm2 is not None else ""] if area else []),
+            "" if chip.time_s is None else f"{chip.time_s:.4g} s",
+            "" if chip.bound_s is None else f"{chip.bound_s:.4g} s",
+            OUTCOMES[chip.outcome],
+        ]
+        for chip in chips[:SHOWN_CHIPS]
+    ]
+    yield from table([["chip", *(["area"] if area else []), "step", "bound", "outcome"], *rows])
+    if len(chips) > SHOWN_CHIPS:
+        bounds_s = [inf if chip.bound_s is None else chip.bound_s for chip in chips[SHOWN_CHIPS:]]
+        yield wrapped(f"{len(bounds_s):,} further chips take at least {min(bounds_s):.4g} s a step.")
 
 
 def others_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
@@ -391,6 +424,11 @@ def proof_in_words(proof: PlanCertificate, rank: Rank) -> Iterator[str]:
             )
         early = "" if proof.stopped is None else f" The search ended early: {proof.stopped}."
         yield f"{sentence}{early}"
+    if proof.schedule_gap is not None:
+        low = "are proven shortest"
+        if proof.schedule_gap:
+            low = f"are at most {percent(proof.schedule_gap, 2)} longer than their lower bounds"
+        yield f"The schedules that give the time of layers {low}."
 
 
 def rows_in_words(proof: PlanCertificate, rows: int) -> Iterator[str]:

@@ -16,7 +16,7 @@ An activation goes to the next stage in t shards and is gathered there (Narayana
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -134,6 +134,8 @@ class Lowering:
 
     training: ModelTraining
     machine: Machine
+    schedules: dict[int, LayerSchedules] = field(default_factory=dict)
+    """Schedules of operators by bytes per element, if the machine's stack schedules them."""
     _known: dict[tuple[str, bool], QueueOptions] = field(default_factory=dict)
     _working: dict[tuple[Layout, frozenset[tuple[str, Recompute]]], WorkingBytes] = field(
         default_factory=dict
@@ -187,13 +189,13 @@ class Lowering:
 
     def prepare(self, layouts: Iterable[Layout]) -> None:
         """Compute the layer costs of several layouts together, which is much faster than one by one."""
-        training, machine = self.training, self.machine
+        machine = self.machine
         new = {key: layout for layout in layouts if (key := self._key(layout)) not in self._known}
-        workloads = {
-            key: self._workload(training.model, training.sequence, layout) for key, layout in new.items()
-        }
+        workloads = {key: self.workload(layout) for key, layout in new.items()}
         for width in {layout.bytes_per_element for layout in new.values()}:
-            times = operator_times(machine, width)
+            times = self.schedules.get(width) or operator_times(machine, width)
+            if isinstance(times, LayerSchedules):
+                self.schedules[width] = times
             of_width = {
                 key: workload for key, workload in workloads.items() if new[key].bytes_per_element == width
             }
@@ -201,10 +203,10 @@ class Lowering:
             for key, workload in of_width.items():
                 self._known[key] = self._in_queues(workload, new[key], times)
 
-    @property
-    def _workload(self) -> Callable[[AnyModel, int, Layout], Workload]:
-        """Function that lowers the model: to kernels of a library, or to operators of a static schedule."""
-        return chip_workload if self.machine.stack.scheduled else library_workload
+    def workload(self, layout: Layout) -> Workload:
+        """Model lowered by a layout: to kernels of a library, or to operators of a static schedule."""
+        lower = chip_workload if self.machine.stack.scheduled else library_workload
+        return lower(self.training.model, self.training.sequence, layout)
 
     def _in_queues(
         self, workload: Workload, layout: Layout, times: KernelTimes | LayerSchedules
@@ -497,6 +499,8 @@ class Lowerings:
     optimizer: Optimizer = "adam"
     flash: bool = True
     """True if attention keeps its scores on chip."""
+    schedules: dict[int, LayerSchedules] = field(default_factory=dict)
+    """Schedules of operators by bytes per element, shared by all lowerings."""
     _known: dict[int, Lowering] = field(default_factory=dict)
 
     def of(self, layout: Layout) -> Lowering:
@@ -507,7 +511,7 @@ class Lowerings:
             training = ModelTraining(
                 model, task.sequence, task.global_batch, self.optimizer, flash_attention=self.flash
             )
-            self._known[layout.tp] = Lowering(training, self.machine)
+            self._known[layout.tp] = Lowering(training, self.machine, self.schedules)
         return self._known[layout.tp]
 
     def forget(self, most: int) -> None:

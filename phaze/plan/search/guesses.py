@@ -58,7 +58,8 @@ class Guesses:
         """Simulate layouts of these families by increasing bound until one fits; True if one does."""
         every, bounds = self.families.every, self.families.bounds
         self.families.sharpen(families, "tokens")
-        families = families[bounds.fits[families]]
+        may_win = bounds.time_s < self.contenders.distinct.most_s
+        families = families[(bounds.fits & may_win)[families]]
         families = families[np.argsort(bounds.time_s[families], kind="stable")]
         families = first_of_each(families, every.tp, every.zero, every.sequence_parallel)
         self.families.open(families)

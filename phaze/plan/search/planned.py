@@ -14,7 +14,7 @@ from phaze.layout import MODEL_WIDTHS, Layout
 from phaze.plan.bounds.families import UnfitLayout
 from phaze.plan.splits.split import Split, StagedLayout
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
-from phaze.spec.training_plan import TIE, PlanCertificate, UndecidedPlan
+from phaze.spec.training_plan import TIE, ChipOutcome, PlanCertificate, UndecidedPlan
 
 MOST_LISTED = 5
 """Maximum number of undecided layouts that are listed."""
@@ -62,6 +62,10 @@ class LayoutPlans:
     certificate: PlanCertificate
     closest: UnfitLayout | None = None
     """If nothing fits: the layout with the smallest memory shortfall."""
+    chips: tuple[ChipOutcome, ...] | None = None
+    """Outcome of every chip, of a search over several; None for one."""
+    place: int = 0
+    """Index of the chip of these plans among those of the request."""
 
 
 def undecided_layouts(
@@ -96,8 +100,10 @@ class DistinctPlans:
     rows: int = 1
     """Number of table rows to search for."""
     best_s: float = inf
+    most_s: float = inf
+    """Step time of a plan on another chip: slower plans are no rows."""
     longest_s: float = inf
-    """Step time of the last requested row; infinite while there are fewer plans."""
+    """Step time of the last requested row, at most `most_s`, while there are fewer plans."""
     by_family: dict[int, PlannedLayout] = field(default_factory=dict)
     """Fastest plan by family index."""
 
@@ -122,7 +128,7 @@ class DistinctPlans:
         """Set the number of table rows to search for."""
         self.rows = rows
         last = [self.best_s] if rows == 1 else [plan.time_s for plan in self.ranked()[:rows]]
-        self.longest_s = max(last) if len(last) == rows else inf
+        self.longest_s = min(max(last) if len(last) == rows else inf, self.most_s)
 
     def ranked(self, proven_s: float = inf) -> list[PlannedLayout]:
         """Plans by increasing step time; tied plans are ordered by simplicity.

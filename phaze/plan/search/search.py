@@ -25,7 +25,7 @@ from phaze.base.arrays import Ints
 from phaze.base.progress import busy
 from phaze.base.units import GIB, percent
 from phaze.plan import effort
-from phaze.plan.bounds.families import LayoutFamilies
+from phaze.plan.bounds.families import LayoutFamilies, UnfitLayout
 from phaze.plan.bounds.flows import ShapeFlows
 from phaze.plan.bounds.shards import first_of_each
 from phaze.plan.plan import Planner
@@ -65,6 +65,8 @@ class LayoutPlanner(Planner[PlanQuestion, LayoutPlans]):
     limit: TimeLimit = field(default_factory=TimeLimit)
     first: Sequence[PlannedLayout] = ()
     """Plans found by other estimates, whose layouts are simulated first."""
+    most_s: float = inf
+    """Step time of a plan on another chip: the search ends once it is proven that no plan is faster."""
 
     def search(self, question: PlanQuestion) -> LayoutSearch:
         """Search over the layouts of a question, not yet run."""
@@ -115,6 +117,7 @@ class LayoutSearch:
         self.contenders = Contenders(
             self.question, self.families, self.planner.gap, lambda _: self.planner.on_better(self)
         )
+        self.distinct.most_s = self.distinct.longest_s = self.planner.most_s
         self._shapes = ShapeFlows(self.question, self.families)
         self.guesses = Guesses(self.contenders)
 
@@ -155,11 +158,13 @@ class LayoutSearch:
             self.contenders.work.check, self._running = Work.check, False
 
     def _check_time(self) -> None:
-        """Raise OutOfTime if the search must end; it goes on until there is a plan."""
-        if self.best_s < inf and (reason := self.planner.limit.reason):
+        """Raise OutOfTime if the search must end; it goes on until there is a plan, here or elsewhere."""
+        if min(self.best_s, self.planner.most_s) < inf and (reason := self.planner.limit.reason):
             raise OutOfTime(reason)
 
     def _run(self, number: int) -> None:
+        if self._is_beaten():
+            return
         for plan in self.planner.first:
             self.guesses.try_plan(plan)
         self.guesses.start()
@@ -183,6 +188,19 @@ class LayoutSearch:
         self._examine_kinds()
         self._limit = self._close_gap(self.planner.most_work, effort.MOST_SEARCHED)
         self._simulate_undecided()
+        if self.best_s <= self.planner.most_s:  # on a chip that another one beats, one plan is enough
+            self._fill_rows(number)
+
+    def _is_beaten(self) -> bool:
+        """True if the bounds of families exclude that a layout beats the best plan of the other chips."""
+        if self.planner.most_s == inf:
+            return False
+        self.families.bound()
+        self._sharpen()
+        return not len(self.families.closed(self.target_s))
+
+    def _fill_rows(self, number: int) -> None:
+        """Simulate further layouts until `number` plans are known, smallest bounds first."""
         for _, place in sorted(self._queue)[: 10 * number]:
             if len(self.distinct.by_family) >= number:
                 break
@@ -214,6 +232,7 @@ class LayoutSearch:
     def _extend(self, rows: int) -> None:
         self._check_time()
         self.contenders.climb(rows)
+        self.distinct.most_s = inf  # the rows of the table are all on this chip
         self.distinct.set_rows(rows)
         self.contenders.extend_searches()
         self._shapes.restart()
@@ -392,7 +411,10 @@ class LayoutSearch:
     @property
     def bound_s(self) -> float:
         """Lower bound on the step time over all layouts; it never falls."""
-        return min(self.best_s, self.families.closed_s, float(self.contenders.bounds_s.min(initial=inf)))
+        # Splits slower than the best plan of the other chips are left out of the bounds of single layouts.
+        most_s = self.planner.most_s if len(self.families.grid) else inf
+        searched_s = float(self.contenders.bounds_s.min(initial=most_s))
+        return min(self.best_s, self.families.closed_s, searched_s)
 
     def progress(self) -> str:
         """Progress message for another thread: layouts left, gap and best plan."""
@@ -408,18 +430,26 @@ class LayoutSearch:
         """Reason why the search ended early; None if its gap is closed."""
         if self._running or self._out_of_time:
             return self._out_of_time or "it had not ended when this plan was found"
-        return None if self.bound_s >= self.best_s * (1 - self.planner.gap) else self._limit or STUCK
+        best_s = min(self.best_s, self.planner.most_s)
+        return None if self.bound_s >= best_s * (1 - self.planner.gap) else self._limit or STUCK
 
     def plans(self, number: int, rows: int = 1) -> LayoutPlans:
         """The `number` fastest plans so far, with a certificate for the first `rows` of them."""
-        plans, families = tuple(self.planned[:number]), self.families
-        closest = None if plans else families.closest()
+        plans = tuple(self.planned[:number])
+        closest = None if plans else self.families.closest()
+        return LayoutPlans(plans, self.certificate(plans[:rows], closest), closest)
+
+    def certificate(
+        self, rows: Sequence[PlannedLayout] = (), closest: UnfitLayout | None = None
+    ) -> PlanCertificate:
+        """Proof of how far the fastest plan can be from the optimum, for the rows of its table."""
+        families, searches = self.families, self.contenders.searches
         bound_s, unfit, dominated = self.bound_s, families.all_unfit, families.dominated
-        searches = self.contenders.searches
+        best_s = min(self.best_s, self.planner.most_s)
         undecided, count = undecided_layouts(
-            families.grid, self.contenders.bounds_s, self.best_s, self.planner.gap
+            families.grid, self.contenders.bounds_s, best_s, self.planner.gap
         )
-        certificate = PlanCertificate(
+        return PlanCertificate(
             layouts=families.space.layouts,
             illegal={name: count for name, count in families.space.illegal.items() if count},
             same=families.same,
@@ -434,13 +464,13 @@ class LayoutSearch:
             simulated=len(searches),
             divisions=sum(search.simulated for search in searches.values()),
             bound_s=bound_s if bound_s < inf else None,
-            gap=1 - bound_s / plans[0].time_s if plans else 0.0,
-            rows=self.proven_rows(plans[:rows]),
+            gap=1 - bound_s / rows[0].time_s if rows else 0.0,
+            rows=self.proven_rows(rows),
             stopped=self.stopped,
             undecided=undecided,
             undecided_layouts=count,
+            schedule_gap=self.question.schedule_gap,
         )
-        return LayoutPlans(plans, certificate, closest)
 
     @property
     def _work(self) -> int:

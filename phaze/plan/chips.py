@@ -1,0 +1,94 @@
+"""Load the chips among which a plan chooses: one, several by name, or a grid with an area limit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from phaze.base.errors import PhazeError
+from phaze.base.extras import needs
+from phaze.base.units import KIB, MIB, UM2_PER_MM2
+from phaze.spec.architecture import Architecture, load_technology
+from phaze.spec.config import load_architecture
+from phaze.spec.files import FOLDER, is_path, read_mapping
+from phaze.spec.study import ArchitectureSpace
+from phaze.spec.systems import STACKS, load_cluster, load_stack
+from phaze.spec.training_plan import StoredMachine
+
+Chips = tuple[Architecture, ...]
+LABEL = "plan: --architecture"
+"""Start of error messages."""
+FEWEST = 2
+"""Minimum number of chips of a space."""
+OPEN = ("clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib")
+"""Fields that an architecture may leave to the system's device."""
+
+
+def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[StoredMachine, Chips | None]:
+    """Machine of a system with chips of an architecture, and the chips to choose from; None for one.
+
+    `architecture` is a name, several names separated by commas, or the file of an architecture or of an
+    `ArchitectureSpace`. Clock and HBM that a chip leaves open are those of the system's device. PhazeError
+    for unknown names, namesakes, and a grid without a chip within its area limit.
+    """
+    names = [name.strip() for name in architecture.split(",")]
+    space = _space_of(names[0]) if len(names) == 1 else ArchitectureSpace.parse({"named": names}, LABEL)
+    cluster, device = load_cluster(system, folder)
+    stack = load_stack(STACKS["chip"], folder)
+    machine = StoredMachine(cluster=cluster, device=device, stack=stack)
+    if space is None:
+        return machine.on_architecture(load_architecture(architecture, folder), stack), None
+    needs("pandas")
+    chips = _architectures_of(space, folder)
+    if len(chips) < FEWEST:
+        raise PhazeError(
+            f"plan: --architecture {architecture}: must have at least {FEWEST} chips, got {len(chips)}",
+            "raise area_limit_mm2, or pass the name of a single architecture",
+        )
+    if repeated := sorted(name for name, count in Counter(chip.name for chip in chips).items() if count > 1):
+        raise PhazeError(
+            f"plan: --architecture {architecture}: names must be distinct, {', '.join(repeated)} occurs twice"
+        )
+    devices = [machine.on_architecture(chip, stack).device for chip in chips]
+    complete = [
+        chip.model_copy(update={name: getattr(device, name) for name in OPEN})
+        for chip, device in zip(chips, devices, strict=True)
+    ]
+    return machine.on_architecture(complete[0], stack), tuple(complete)
+
+
+def _space_of(name: str) -> ArchitectureSpace | None:
+    """Space of architectures that a file describes; None for the name or file of a single architecture."""
+    if not is_path(name) or not Path(name).is_file():
+        return None
+    keys = read_mapping(Path(name))
+    if not {"grid", "named"} & keys.keys():
+        return None
+    return ArchitectureSpace.parse(keys, name)
+
+
+def _architectures_of(space: ArchitectureSpace, folder: Path) -> list[Architecture]:
+    """Named architectures of a space, then those of its grid, each with its area."""
+    # Imported for several chips only: a plan of one reads no tables, and loads no pandas.
+    from phaze.cost.space import area_limit_um2, area_um2, enumerate_grid
+
+    technology = load_technology(space.technology, folder)
+    named = [load_architecture(name, folder) for name in space.named]
+    chips = [
+        chip.model_copy(update={"area_mm2": area_um2(chip, technology.area_um2) / UM2_PER_MM2})
+        for chip in named
+    ]
+    if space.grid is None:
+        return chips
+    limit = space.area_limit_mm2
+    given = load_architecture(limit, folder).model_dump() if isinstance(limit, str) else limit
+    grid = enumerate_grid(space.grid, technology.area_um2, area_limit_um2(given, technology), "grid")
+    rows = grid.assign(
+        name=grid["architecture"],
+        glb_mib=grid["glb_bytes"] / MIB,
+        l2_tc_kib=grid["l2_tc_bytes"] / KIB,
+        l2_vc_kib=grid["l2_vc_bytes"] / KIB,
+        area_mm2=grid["area_um2"] / UM2_PER_MM2,
+    )
+    fields = [name for name in Architecture.model_fields if name in rows and name not in OPEN]
+    return chips + [Architecture.parse(row, "grid") for row in rows[fields].to_dict("records")]

@@ -1,0 +1,186 @@
+"""Search for the fastest plan among several chips and all their layouts, with one certificate.
+
+Every chip has a lower bound with the layout free (`bounds.chips`). Chips are searched by increasing bound,
+each by a `LayoutSearch` that ends once it is proven that no layout beats the best plan of all chips. The
+search ends at the first chip whose bound is not below the best plan by more than the gap: that chip and all
+later ones are excluded. A single chip, or device, is searched without that bound.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+from typing import Literal
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.plan.bounds.chips import bound_chips
+from phaze.plan.question import PlanQuestion
+from phaze.plan.search.planned import LayoutPlans, PlannedLayout
+from phaze.plan.search.search import LayoutPlanner, LayoutSearch
+from phaze.runtimes.space import legal_space
+from phaze.spec.system import Device
+from phaze.spec.training_plan import ChipOutcome, PlanCertificate
+
+SUMMED = ("layouts", "same", "unfit", "simulated", "divisions", "undecided_layouts")
+"""Counts of a certificate that add up over chips."""
+Outcome = Literal["best", "slower", "excluded", "unfit", "undecided"]
+
+
+@dataclass(eq=False)
+class ChipSearch:
+    """Branch and bound over chips and their layouts.
+
+    Its bound holds at any time, so that it may end whenever there is a plan.
+    """
+
+    question_on: Callable[[int], PlanQuestion]
+    """Function that returns the planning request on a chip, by its index."""
+    planner: LayoutPlanner
+    chips: Sequence[Device] = ()
+    """Chips to choose from; empty: the machine's device."""
+    on_better: Callable[[ChipSearch], None] = lambda _: None
+    """Callback for every plan that is faster than all before, on any chip."""
+    place: int = 0
+    """Index of the chip with the fastest plan; without a plan, of the one that comes closest to fit one."""
+    searches: dict[int, LayoutSearch] = field(default_factory=dict)
+    """Searches over the layouts of chips, by index; all other chips are excluded by their bounds so far."""
+
+    @cached_property
+    def chip_bounds_s(self) -> Floats:
+        """Lower bound on the step time on every chip with the layout free, in seconds, (D,)."""
+        if not self.chips:
+            return np.zeros(1)
+        question = self.question_on(0)
+        space = legal_space(question.runtime, question.task, self.planner.fixed)
+        return bound_chips(question, space.families, self.chips)
+
+    @property
+    def search(self) -> LayoutSearch:
+        """Search over the layouts of the best chip."""
+        return self.searches[self.place]
+
+    @property
+    def question(self) -> PlanQuestion:
+        """Planning request on the best chip."""
+        return self.search.question
+
+    @property
+    def best_s(self) -> float:
+        """Step time of the fastest plan."""
+        return min((search.best_s for search in self.searches.values()), default=inf)
+
+    @property
+    def fastest(self) -> PlannedLayout:
+        """Fastest plan so far."""
+        return self.search.fastest
+
+    @property
+    def bounds_s(self) -> Floats:
+        """Lower bound on the step time of every chip so far, in seconds, (D,)."""
+        bounds_s = self.chip_bounds_s.copy()
+        for place, search in self.searches.items():
+            bounds_s[place] = max(bounds_s[place], search.bound_s)
+        return bounds_s
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound on the step time over all chips and layouts."""
+        return min(self.best_s, float(self.bounds_s.min()))
+
+    def run(self, number: int) -> None:
+        """Search chip after chip until the gap is closed, with `number` plans of the best one."""
+        for place in np.argsort(self.chip_bounds_s, kind="stable").tolist():
+            ended = self.best_s < inf and self.planner.limit.reason
+            if ended or self.chip_bounds_s[place] >= self.best_s * (1 - self.planner.gap):
+                break
+            self._search(place, number)
+        if self.best_s == inf:
+            self.place = min(self.searches, key=lambda place: self.searches[place].families.lacking_bytes)
+
+    def _search(self, place: int, number: int) -> None:
+        """Search the layouts of one chip, as far as they may be faster than the best plan so far."""
+
+        def note(search: LayoutSearch) -> None:
+            if search.best_s <= self.best_s:
+                self.place = place
+                self.on_better(self)
+
+        label = f"{self.chips[place].name}: " if self.chips else self.planner.label
+        planner = replace(self.planner, most_s=self.best_s, label=label, on_better=note)
+        if not self.searches:
+            self.place = place
+        self.searches[place] = planner.search(self.question_on(place))
+        self.searches[place].run(number)
+
+    def extend(self, rows: int) -> None:
+        """Continue the search on the best chip until no other of its layouts can be one of `rows` rows."""
+        self.search.extend(rows)
+
+    def plans(self, number: int, rows: int = 1) -> LayoutPlans:
+        """The `number` fastest plans on the best chip, with a certificate over all chips."""
+        plans = self.search.plans(number, rows)
+        if not self.chips:
+            return plans
+        certificate = self._certificate(plans.certificate)
+        return replace(plans, certificate=certificate, chips=self.outcomes, place=self.place)
+
+    def _certificate(self, best: PlanCertificate) -> PlanCertificate:
+        """Certificate over all chips, from that of the best one."""
+        others = [search.certificate() for place, search in self.searches.items() if place != self.place]
+        searched, excluded = [best, *others], len(self.chips) - len(self.searches)
+        counts = {name: sum(getattr(proof, name) for proof in searched) for name in SUMMED}
+        # All chips have the same layouts, which no rule of the runtime tells apart.
+        counts["layouts"] += excluded * best.layouts
+        counts["same"] += excluded * best.same
+        bounded = Counter[str]({"chip": excluded * best.legal})
+        for proof in searched:
+            bounded.update(proof.bounded)
+        bound_s, lacking = self.bound_s, [proof.lacking_gib for proof in searched if proof.lacking_gib]
+        reasons = [proof.stopped for proof in searched if proof.stopped] + [self.planner.limit.reason]
+        has_gap = self.best_s < inf and bound_s < self.best_s * (1 - self.planner.gap)
+        changes: dict[str, object] = {
+            **counts,
+            "illegal": {name: len(self.chips) * count for name, count in best.illegal.items()},
+            "lacking_gib": min(lacking, default=None),
+            "bounded": dict(bounded),
+            "bound_s": bound_s if bound_s < inf else None,
+            "gap": 1 - bound_s / self.best_s if self.best_s < inf else 0.0,
+            "stopped": next(filter(None, reasons), None) if has_gap else None,
+            "schedule_gap": max(proof.schedule_gap or 0.0 for proof in searched),
+        }
+        return best.model_copy(update=changes)
+
+    @property
+    def outcomes(self) -> tuple[ChipOutcome, ...]:
+        """Outcome of every chip, by increasing bound; the best one first."""
+        bounds_s, rows = self.bounds_s, list[ChipOutcome]()
+        for place in np.argsort(bounds_s, kind="stable").tolist():
+            chip, search = self.chips[place], self.searches.get(place)
+            time_s = search.best_s if search is not None and search.best_s < inf else None
+            row = ChipOutcome(
+                chip=chip.name,
+                area_mm2=chip.area_mm2,
+                bound_s=float(bounds_s[place]) if bounds_s[place] < inf else None,
+                time_s=time_s,
+                outcome=self._outcome(place, float(bounds_s[place])),
+            )
+            rows.append(row)
+        return tuple(sorted(rows, key=lambda row: row.outcome != "best"))
+
+    def _outcome(self, place: int, bound_s: float) -> Outcome:
+        """What became of a chip whose bound is `bound_s`."""
+        search = self.searches.get(place)
+        if bound_s == inf:
+            return "unfit"
+        if self.best_s == inf:
+            return "undecided"
+        if place == self.place:
+            return "best"
+        if bound_s < self.best_s * (1 - self.planner.gap):
+            return "undecided"
+        return "slower" if search is not None else "excluded"
