@@ -26,9 +26,10 @@ def main(
     for rank in get_args(Rank)[::-1]:  # prudent last: that plan is the one written
         asked_so = question.model_copy(update={"rank": rank})
         planner = TrainingPlanner(asked_so, partial(interval, folder=folder), asked.gap, folder)
-        answer = planner.answer(planner.best(asked.top), asked.top)
+        plans = planner.best(asked.top)
+        answer = planner.answer(plans, asked.top)
         rows.append(ranked_rows(point, answer))
-        proofs.append(proof_row(point, answer, planner.question.machine))
+        proofs.append(proof_row(point, answer, planner.on_chip(plans.place).question.machine))
     RankedLayouts.save(pd.concat(rows), outputs["ranked_layouts"])
     LayoutProofs.save(pd.concat(proofs), outputs["layout_proofs"])
     write_document(answer, Path(outputs["plan"]))

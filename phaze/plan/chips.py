@@ -32,6 +32,8 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
     for unknown names, namesakes, and a grid without a chip within its area limit.
     """
     names = [name.strip() for name in architecture.split(",")]
+    if not all(names):
+        raise PhazeError(f"{LABEL} {architecture}: must be names separated by commas", "such as -a tpu-v4,A")
     space = _space_of(names[0]) if len(names) == 1 else ArchitectureSpace.parse({"named": names}, LABEL)
     cluster, device = load_cluster(system, folder)
     stack = load_stack(STACKS["chip"], folder)
@@ -42,12 +44,12 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
     chips = _architectures_of(space, folder)
     if len(chips) < FEWEST:
         raise PhazeError(
-            f"plan: --architecture {architecture}: must have at least {FEWEST} chips, got {len(chips)}",
+            f"{LABEL} {architecture}: must have at least {FEWEST} chips, got {len(chips)}",
             "raise area_limit_mm2, or pass the name of a single architecture",
         )
     if repeated := sorted(name for name, count in Counter(chip.name for chip in chips).items() if count > 1):
         raise PhazeError(
-            f"plan: --architecture {architecture}: names must be distinct, {', '.join(repeated)} occurs twice"
+            f"{LABEL} {architecture}: names must be distinct, {', '.join(repeated)} occurs twice"
         )
     devices = [machine.on_architecture(chip, stack).device for chip in chips]
     complete = [

@@ -114,7 +114,7 @@ class PlanPage:
         details = [
             *words.why_first(plan),
             *([] if plan.prudence is None else [f"{words.PRUDENT} {plan.prudence}"]),
-            *words.proof_in_words(plan.certificate, plan.question.rank),
+            *words.proof_in_words(plan.certificate, plan.question.rank, len(plan.chips or ())),
             *words.rows_in_words(plan.certificate, len(plan.alternatives)),
             *([] if plan.fewest is None else [words.fewest_in_words(plan.fewest)]),
         ]

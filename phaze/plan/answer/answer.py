@@ -126,9 +126,8 @@ class TrainingPlanner:
 
     def search_chips(self, on_better: Callable[[ChipSearch], None] = lambda _: None) -> ChipSearch:
         """Search for the fastest plans on all chips of the request, or on its device, not yet run."""
-        chips = [
-            device_of(self.on_chip(place).expected.machine) for place in range(len(self.request.chips or ()))
-        ]
+        stored = (self.request.on_chip(place) for place in range(len(self.request.chips or ())))
+        chips = [request.stored_machine(self.folder).device for request in stored]
 
         def question_on(place: int) -> PlanQuestion:
             return self.on_chip(place).question

@@ -74,7 +74,7 @@ def in_words(plan: TrainingPlan, device: Device, *, why: bool = False) -> str:
 
 def first_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
     """Yield the lines of the recommendation and its proof."""
-    proof = proof_in_words(plan.certificate, plan.question.rank)
+    proof = proof_in_words(plan.certificate, plan.question.rank, len(plan.chips or ()))
     yield from map(wrapped, [*recommendation(plan, device.hbm_gib), *proof])
     if plan.chips is not None:
         yield from chips_in_words(plan.chips)
@@ -410,16 +410,20 @@ def _parts(longer_s: Mapping[str, float]) -> str:
     return ", ".join(labels) or "no part by as much as a thousandth of the step"
 
 
-def proof_in_words(proof: PlanCertificate, rank: Rank) -> Iterator[str]:
-    """Yield a sentence on the proven lower bound, with the reason if the search ended early."""
+def proof_in_words(proof: PlanCertificate, rank: Rank, chips: int = 0) -> Iterator[str]:
+    """Yield a sentence on the proven lower bound, with the reason if the search ended early.
+
+    It holds for all chips if the search chose among several.
+    """
+    layout = f"layout on any of the {chips:,} chips" if chips else "layout"
     if proof.bound_s is not None:
         gap, checked = percent(proof.gap, 2), f"({proof.legal:,} checked, proven)"
         model = f"in this cost model {checked}"
         if gap == percent(0.0, 2):
-            sentence = f"No other layout can beat {proof.bound_s:.5g} s {model}."
+            sentence = f"No other {layout} can beat {proof.bound_s:.5g} s {model}."
         else:
             sentence = (
-                f"Any other layout is at most {gap} faster {model}: none beats {proof.bound_s:.5g} s of "
+                f"Any other {layout} is at most {gap} faster {model}: none beats {proof.bound_s:.5g} s of "
                 f"{rank} time."
             )
         early = "" if proof.stopped is None else f" The search ended early: {proof.stopped}."

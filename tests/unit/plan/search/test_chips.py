@@ -16,6 +16,7 @@ from phaze.api import plan
 from phaze.base.errors import PhazeError
 from phaze.certify.plans import certify_plan
 from phaze.plan.answer.answer import TrainingPlanner
+from phaze.plan.answer.study import request
 from phaze.plan.answer.words import chips_in_words, in_words
 from phaze.plan.bounds.chips import bound_chips
 from phaze.plan.chips import load_chips
@@ -24,6 +25,8 @@ from phaze.plan.question import PlanQuestion
 from phaze.runtimes.space import legal_space
 from phaze.spec.architecture import Architecture
 from phaze.spec.documents import read_as, write_document
+from phaze.spec.layout_study import LayoutStudy
+from phaze.spec.models import load_transformer
 from phaze.spec.training_plan import TrainingPlan
 from tests.plans import plan_of, planner_of
 from tests.unit.plan.search.exhaustive import QuickPrice, divisions, fastest_s, planned, priced_layouts
@@ -156,6 +159,7 @@ def test_an_answer_over_chips_lists_them_and_the_gap_of_schedules() -> None:
     answer = chosen()
     text = in_words(answer, answer.question.stored_machine().device)
     proof = answer.certificate
+    assert "layout on any of the 12 chips" in " ".join(text.split())
     assert f"({proof.legal:,} checked, proven)" in " ".join(text.split())
     assert "The schedules that give the time of layers are" in " ".join(text.split())
     rows = {line.split()[0]: line for line in text.splitlines() if line.lstrip().startswith("chip-")}
@@ -195,6 +199,7 @@ def test_chips_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(GRID.replace("named: [tpu-v4]\n", "").format(limit=1))
     for architecture, reason in {
         "tpu-v4,tpu-v4": "'tpu-v4' is given twice",
+        "tpu-v4,": "must be names separated by commas",
         "tpu-v4,unknown": "there is no architecture 'unknown'",
         str(tmp_path / "space.yaml"): "must have at least 2 chips, got 0",
     }.items():
@@ -232,3 +237,14 @@ def test_a_model_that_fits_no_chip_names_the_least_memory_that_would_do() -> Non
     enough = tuple(chip.model_copy(update={"hbm_gib": float(least[1])}) for chip in small)
     assert planner_on(enough).best(1).plans
     assert float(least[1]) < 8
+
+
+def test_a_study_of_layouts_chooses_among_several_architectures() -> None:
+    study = LayoutStudy.model_validate({
+        "models": ["gpt2"], "systems": ["tpu-v4"], "devices": [8], "architecture": "tpu-v4,phaze-common",
+    })  # fmt: skip
+    (point,) = study.points.values()
+    asked = request(study, point, load_transformer("gpt2", "test").model_dump(mode="json"))
+    assert asked.chips is not None
+    assert [chip.name for chip in asked.chips] == ["tpu-v4", "phaze-common"]
+    assert asked.on_chip(1).stored_machine().device.name == "phaze-common"
