@@ -83,8 +83,8 @@ def _architectures_of(space: ArchitectureSpace, folder: Path) -> list[Architectu
     if space.grid is None:
         return chips
     limit = space.area_limit_mm2
-    given = load_architecture(limit, folder).model_dump() if isinstance(limit, str) else limit
-    grid = enumerate_grid(space.grid, technology.area_um2, area_limit_um2(given, technology), "grid")
+    area = load_architecture(limit, folder).model_dump() if isinstance(limit, str) else limit
+    grid = enumerate_grid(space.grid, technology.area_um2, area_limit_um2(area, technology), "grid")
     rows = grid.assign(
         name=grid["architecture"],
         glb_mib=grid["glb_bytes"] / MIB,

@@ -102,7 +102,7 @@ class PlanPage:
         """Build the page."""
         parts = (
             self.near_best, self.time, self.memory, self.timeline, self.ranges, self.evidence, self.rivals,
-            self.sizes, self.resources, self.flags, self.assumed,
+            self.chips, self.sizes, self.resources, self.flags, self.assumed,
         )  # fmt: skip
         sections = [section for part in parts for section in part()]
         return page_of("plan.html", "plan of a training run", self.answer(), sections, {})
@@ -244,6 +244,15 @@ class PlanPage:
         draw = partial(plan_figures.by_part, plan.next_longer_s, "seconds longer", "+.3g")
         figures = [WORDS.chart("rival", draw)] if plan.next_longer_s else []
         yield WORDS.section("rivals", (*((sheet,) if rows else ()), *figures, Items(sentences)))
+
+    def chips(self) -> Iterator[Section]:
+        """Yield the section on the chips among which the plan's was chosen, if there were several."""
+        if self.plan.chips is not None:
+            # The outcome, last in the terminal, is a text like the name of the chip.
+            head, *rows = ((row[0], row[-1], *row[1:-1]) for row in words.chips_table(self.plan.chips))
+            about = "Chips by increasing lower bound of their step time."
+            sheet = Sheet(about, head, tuple(rows), words=2, marked=frozenset({0}), filtered=True)
+            yield WORDS.section("chips", (sheet,))
 
     def sizes(self) -> Iterator[Section]:
         """Yield the section on devices, days and cost, if several numbers of devices were requested."""

@@ -139,13 +139,13 @@ def least_latencies(
     users = ((TENSOR, FUSED), (VECTOR, FUSED), (FUSED,))
     for component in make_graph(core, edges).components:
         members = list(component.operators)
-        one, every = one_s[:, members], latency_all_s[:, members]
+        single_s, every_s = one_s[:, members], latency_all_s[:, members]
         alone = component.kinds == NETWORK
-        bounds = [_longest_path(component, np.minimum(one, every))]
+        bounds = [_longest_path(component, np.minimum(single_s, every_s))]
         for count, types in zip(cores, users, strict=True):
             loaded = np.isin(component.kinds, types)
-            shared = np.minimum(one[:, loaded] / count[:, None], every[:, loaded])
-            bounds.append(shared.sum(axis=1) + every[:, alone].sum(axis=1))
+            shared = np.minimum(single_s[:, loaded] / count[:, None], every_s[:, loaded])
+            bounds.append(shared.sum(axis=1) + every_s[:, alone].sum(axis=1))
         least += np.max(bounds, axis=0)
     return least
 

@@ -82,21 +82,25 @@ def first_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
 
 def chips_in_words(chips: Sequence[ChipOutcome]) -> Iterator[str]:
     """Yield a table of chips by increasing bound, and a sentence on those that are not listed."""
-    area = any(chip.area_mm2 is not None for chip in chips)
+    yield from table(chips_table(chips[:SHOWN_CHIPS]))
+    if len(chips) > SHOWN_CHIPS:
+        bounds_s = [inf if chip.bound_s is None else chip.bound_s for chip in chips[SHOWN_CHIPS:]]
+        yield wrapped(f"{len(bounds_s):,} further chips take at least {min(bounds_s):.4g} s a step.")
+
+
+def chips_table(chips: Sequence[ChipOutcome]) -> list[list[str]]:
+    """Table header and one row per chip, with its area, step time, bound and outcome."""
     rows = [
         [
             chip.chip,
-            *([f"{chip.area_mm2:.4g} mm²" if chip.area_mm2 is not None else ""] if area else []),
+            "" if chip.area_mm2 is None else f"{chip.area_mm2:.4g} mm²",
             "" if chip.time_s is None else f"{chip.time_s:.4g} s",
             "" if chip.bound_s is None else f"{chip.bound_s:.4g} s",
             OUTCOMES[chip.outcome],
         ]
-        for chip in chips[:SHOWN_CHIPS]
+        for chip in chips
     ]
-    yield from table([["chip", *(["area"] if area else []), "step", "bound", "outcome"], *rows])
-    if len(chips) > SHOWN_CHIPS:
-        bounds_s = [inf if chip.bound_s is None else chip.bound_s for chip in chips[SHOWN_CHIPS:]]
-        yield wrapped(f"{len(bounds_s):,} further chips take at least {min(bounds_s):.4g} s a step.")
+    return [["chip", "area", "step", "bound", "outcome"], *rows]
 
 
 def others_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:

@@ -28,7 +28,7 @@ from phaze.report.near_best import as_plan
 from phaze.report.plan_figures import ranges
 from phaze.report.plan_page import front_of, plan_page
 from phaze.spec.documents import read_as
-from phaze.spec.training_plan import TrainingPlan
+from phaze.spec.training_plan import ChipOutcome, TrainingPlan
 from tests.commands import invoke
 
 FLAGS = ({"flags.txt": "--tensor-model-parallel-size 1\n"}, ["set these yourself: pp 2"])
@@ -203,6 +203,21 @@ def test_a_runtime_without_settings_says_so_instead_of_showing_flags(plans: list
     (only,) = section.blocks
     assert isinstance(only, Prose)
     assert only.text.startswith("phaze does not write MaxText configurations.")
+
+
+def test_chips_to_choose_from_have_a_table_with_the_best_one_marked(plans: list[TrainingPlan]) -> None:
+    chips = (
+        ChipOutcome(chip="wide", area_mm2=230.5, bound_s=1.0, time_s=1.01, outcome="best"),
+        ChipOutcome(chip="narrow", bound_s=2.0, outcome="excluded"),
+    )
+    page = plan_page([plans[0].model_copy(update={"chips": chips})], lambda _: FLAGS)
+    (sheet,) = blocks(page, "chips")
+    assert isinstance(sheet, Sheet)
+    assert sheet.header == ("chip", "outcome", "area", "step", "bound")
+    assert sheet.rows[0] == ("wide", "the best", "230.5 mm²", "1.01 s", "1 s")
+    assert sheet.rows[1] == ("narrow", "excluded by its bound", "", "", "2 s")
+    assert sheet.marked == {0}
+    assert "chips" not in [section.anchor for section in plan_page(plans, lambda _: FLAGS).sections]
 
 
 def test_one_number_of_devices_has_no_front(plans: list[TrainingPlan]) -> None:
