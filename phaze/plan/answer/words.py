@@ -230,7 +230,10 @@ def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
     exposed, gap = percent(plan.exposed_communication_share), percent(plan.certificate.gap, 2)
     figures = [f"{plan.time_s:.4g} s", percent(plan.mfu), f"{plan.used_gib:.1f}"]
     figures += [percent(plan.bubble_share), exposed, gap]
-    return [devices, *figures, *run, shape(plan.layout, plan.recomputed_layers)]
+    layout = shape(plan.layout, plan.recomputed_layers)
+    if plan.chips is not None:
+        layout += f" on {plan.question.stored_machine().device.name}"
+    return [devices, *figures, *run, layout]
 
 
 def _run_cells(run: TrainingRun) -> dict[str, str]:

@@ -7,8 +7,8 @@ for a microbatch of b samples is a lower bound on a step:
     T ≥ B / (dp b) · Σ u / pp = B · tp · cp / (N b) · Σ u
 
 Here u is the lower bound of a layer's operators on the cores (`least_latencies`), so that no schedule is
-needed. The network, the pipeline, recomputation and memory are left out: the bounds of a single chip
-(`bounds.layouts`) have them.
+needed: the bound holds for every schedule, the shortest one included. The network, the pipeline,
+recomputation and memory are left out: the bounds of a single chip (`bounds.layouts`) have them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from phaze.base.errors import PhazeError
 from phaze.certify.plans import certify_plan
 from phaze.plan.answer.answer import TrainingPlanner
 from phaze.plan.answer.study import request
-from phaze.plan.answer.words import chips_in_words, in_words
+from phaze.plan.answer.words import chips_in_words, in_words, sizes_in_words
 from phaze.plan.bounds.chips import bound_chips
 from phaze.plan.chips import load_chips
 from phaze.plan.machines import device_of
@@ -166,6 +166,7 @@ def test_an_answer_over_chips_lists_them_and_the_gap_of_schedules() -> None:
     assert answer.chips is not None
     assert [*rows] == [chip.chip for chip in answer.chips]
     assert "the best" in rows[answer.chips[0].chip]
+    assert " on chip-" in sizes_in_words([answer])
     many = [*chips_in_words(answer.chips * 3)]
     assert " ".join(many[-1].split()).startswith("16 further chips take at least")
 
@@ -205,6 +206,8 @@ def test_chips_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(PhazeError, match=reason):
             plan("gpt2", "8xtpu-v4", architecture=architecture)
+    with pytest.raises(PhazeError, match="tpu-v4: devices must be at most 4096"):
+        plan("gpt2", "9000xtpu-v4", architecture="tpu-v4,phaze-common")
     for options in ({"fewest": True}, {"rank": "robust"}):
         with pytest.raises(
             PhazeError, match="plans on one chip, and --architecture tpu-v4,phaze-common has 2"
