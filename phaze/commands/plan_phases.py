@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 MIN_GAIN = 0.05
 """Minimum relative gain over the last reported plan at which a faster plan is reported."""
 
+MOST_CHIPS = 1000
+"""Number of chips above which only the answer is written, since a file with all of them takes seconds."""
+
 
 @dataclass(eq=False)
 class PlanPhases:
@@ -124,7 +127,8 @@ class PlanPhases:
         if not self._has_gap and search.bound_s > 0:
             tell(f"plan: {gap_line(1 - search.bound_s / search.best_s, seconds)}")
             self._has_gap = True
-        if self.options.out is not None and not self.options.table:
+        few = len(search.chips) <= MOST_CHIPS
+        if self.options.out is not None and not self.options.table and few:
             # If the process is killed, the file has the best plan so far.
             self._write(self._planner.on_chip(search.place).answer(search.plans(1), alone=True))
 
