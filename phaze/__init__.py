@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from phaze.api import (
         ComparedRun,
         PhazeError,
-        PlacedModel,
         PlanAnswer,
         ReadRun,
         Validation,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ComparedRun",
     "PhazeError",
-    "PlacedModel",
     "PlanAnswer",
     "ReadRun",
     "Validation",

@@ -12,7 +12,7 @@ as on the command line, such as `tokens="15T"`. Ctrl-C ends a search with its be
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from phaze.commands.emit import PredictedRun
+    from phaze.commands.plan_options import PlanOptions
     from phaze.plan.answer.comparison import Comparison
     from phaze.spec.training_plan import TrainingPlan, UnfitPlan
 
 __all__ = [
-    "ComparedRun", "PhazeError", "PlacedModel", "PlanAnswer", "ReadRun", "Validation", "compare", "place",
+    "ComparedRun", "PhazeError", "PlanAnswer", "ReadRun", "Validation", "compare", "place",
     "plan", "read", "schema", "simulate", "validate",
 ]  # fmt: skip
 Number = float | str
@@ -49,8 +50,8 @@ class ClusterFields(TypedDict, total=False):
     nodes: Counts
 
 
-class PlanFields(ClusterFields, total=False):
-    """Options of `plan`, as those of `phaze plan -h`; absent ones have the command's defaults."""
+class PlaceFields(ClusterFields, total=False):
+    """Options of `place` for models, as those of `phaze place -h`; absent ones have its defaults."""
 
     global_batch: int | str
     batch_tokens: int | str
@@ -58,8 +59,6 @@ class PlanFields(ClusterFields, total=False):
     precision: str
     load: str
     lora: int
-    runtime: TrainingRuntime | Literal["bridge"]
-    stack: str
     set_values: str
     architecture: str | Sequence[str]
     fix: str
@@ -79,6 +78,13 @@ class PlanFields(ClusterFields, total=False):
     why: bool
 
 
+class PlanFields(PlaceFields, total=False):
+    """Options of `plan`, as those of `phaze plan -h`; absent ones have the command's defaults."""
+
+    runtime: TrainingRuntime | Literal["bridge"]
+    stack: str
+
+
 class ReadFields(ClusterFields, total=False):
     """Options of `read`, as those of `phaze read -h`."""
 
@@ -86,25 +92,6 @@ class ReadFields(ClusterFields, total=False):
     layout: str
     stack: str
     vocab: int
-
-
-class PlaceFields(ClusterFields, total=False):
-    """Options of `place` for models, as those of `phaze place -h`."""
-
-    architecture: str
-    flat_bandwidth: Number
-    global_batch: int | str
-    batch_tokens: int | str
-    sequence: int | str
-    tensor: Counts
-    microbatch: Counts
-    hbm_gib: float
-    recompute: bool
-    optimizer: str
-    precision: str
-    pipeline: str
-    tokens: Number
-    backward: Literal["paired", "split"]
 
 
 class _Shown:
@@ -272,26 +259,6 @@ class ComparedRun(_Shown):
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedModel(_Shown):
-    """Answer of `place`: the placement of a model on an accelerator's cluster."""
-
-    described: dict[str, object]
-    """Values of the placement by name, or the reason why there is none."""
-
-    def _rows(self) -> list[dict[str, object]]:
-        return [{name: cell for name, cell in self.described.items() if not isinstance(cell, list | dict)}]
-
-    def to_json(self) -> str:
-        """Return the placement as JSON, as the command prints it."""
-        return json.dumps(self.described, indent=2)
-
-    def __str__(self) -> str:
-        from phaze.commands.answers import in_one_line
-
-        return in_one_line(self.described)
-
-
-@dataclass(frozen=True, eq=False)
 class Validation(_Shown):
     """Answer of `validate`: errors of predictions by source of measured runs."""
 
@@ -318,19 +285,23 @@ class Validation(_Shown):
 
 def plan(model: str, gpus: str | None = None, **options: Unpack[PlanFields]) -> PlanAnswer:
     """Plan the training of a model on a cluster, such as `gpus="64xH100"`, as `phaze plan` does."""
-    from phaze.commands.output import restored_interrupts
-    from phaze.commands.plan import answers_of, prepared
     from phaze.commands.plan_options import PlanOptions
     from phaze.commands.requests import refuse_unknown, request_of
 
     refuse_unknown("plan", options, get_type_hints(PlanFields))
     # JSON has all parts of the answer, of which results show some.
     arguments = {"precision": PRECISION, **options, "model": model, "gpus": gpus, "as_json": True}
+    return _answered(request_of(PlanOptions, "plan", arguments))
+
+
+def _answered(request: PlanOptions) -> PlanAnswer:
+    from phaze.commands.output import restored_interrupts
+    from phaze.commands.plan import answers_of, prepared
+
     with restored_interrupts():
-        phases = prepared(request_of(PlanOptions, "plan", arguments), prints=False)
+        phases = prepared(request, prints=False)
         answers = answers_of(phases)
-    interrupted = any(phase.interrupted for phase in phases)
-    return PlanAnswer(tuple(answers), interrupted, options.get("runtime"))
+    return PlanAnswer(tuple(answers), any(phase.interrupted for phase in phases), request.runtime)
 
 
 def read(
@@ -367,16 +338,19 @@ def compare(
         return ComparedRun(compared(_as_file(run, Path(folder)), chosen, row, layout))
 
 
-def place(model: str, gpus: str | None = None, **options: Unpack[PlaceFields]) -> PlacedModel:
-    """Place a model on a cluster of a given accelerator, as `phaze place --model` does."""
-    needs("pandas", "pyarrow", "pyomo")
-    from phaze.commands.place import described_placement
+def place(model: str, gpus: str | None = None, **options: Unpack[PlaceFields]) -> PlanAnswer:
+    """Plan a model on chips of an architecture, as `phaze place --model` does."""
+    from phaze.commands.place import architectures
     from phaze.commands.place_options import PlaceOptions
     from phaze.commands.requests import refuse_unknown, request_of
 
     refuse_unknown("place", options, get_type_hints(PlaceFields))
-    arguments: Mapping[str, object] = {**options, "model": model} | ({} if gpus is None else {"gpus": gpus})
-    return PlacedModel(described_placement(request_of(PlaceOptions, "place", arguments)))
+    arguments = {"precision": PRECISION, **options, "model": model, "gpus": gpus, "as_json": True}
+    request = request_of(PlaceOptions, "place", arguments)
+    chips = architectures(request)
+    if len(chips) > 1:
+        raise PhazeError("place: architecture: must be one, as the answer has one plan", "call it for each")
+    return _answered(request.planned_on(chips[0]))
 
 
 def simulate(

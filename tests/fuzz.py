@@ -94,7 +94,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "estimate": ("estimate -m {model.yaml} --sequence 16 -a {device.yaml} --flat-bandwidth 1G",),
     "schedule": ("schedule -m {model.yaml} --sequence 16 --tensor 1 --system {flat.yaml}",),
     "place": (
-        "place -m {model.yaml} --devices 4 --global-batch 8 --sequence 16 -o {>placed.txt}",
+        "place -m {model.yaml} --devices 4 --global-batch 8 --sequence 16 -o {>placed.json}",
         "place {instance.json} -o {>placement.json}",
         "place {piper.json} --planner piper --devices 2 --memory-gib 4",
     ),

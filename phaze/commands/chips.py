@@ -1,9 +1,9 @@
-"""Compare the best placements of a model on several accelerators and on their variants."""
+"""Compare the best plans of a model on chips of several architectures and on their variants."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,22 +13,24 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
-from phaze.base.units import GIB, UM2_PER_MM2, digits, percent
-from phaze.commands.answers import answer
+from phaze.base.units import UM2_PER_MM2, digits, percent
+from phaze.commands.answers import TECHNOLOGY
+from phaze.commands.plan import answers_of, prepared
 from phaze.commands.tables import Titled, counts
-from phaze.spec.architecture import Architecture
+from phaze.cost.space import area_um2
+from phaze.spec.architecture import Architecture, load_technology
 from phaze.spec.files import read_mapping
 from phaze.spec.strict_yaml import load
 from phaze.spec.system import Device
-from phaze.spec.systems import chip_path, load_system_of
-from phaze.tables.columns import layout_of
+from phaze.spec.systems import chip_path
 
 if TYPE_CHECKING:
     from phaze.commands.place_options import PlaceOptions
+    from phaze.commands.plan_phases import PlanPhases
     from phaze.commands.tables import Row
 
 BUILT = "tpu-v4-as-built"
-"""Accelerator that every comparison includes, if the system specifies its clock and memory."""
+"""Architecture that every comparison includes."""
 MOST_KEYS = 2
 COLUMNS = (
     Titled("architecture", "architecture"),
@@ -37,11 +39,12 @@ COLUMNS = (
     counts("memory_gib", "GiB"),
     Titled("bound_by", "bound by"),
     counts("area_mm2", "mm2"),
-    counts("watts", "W"),
-    counts("tensor", "t"),
-    counts("data", "d"),
-    counts("stages", "s"),
+    counts("tp", "tp"),
+    counts("dp", "dp"),
+    counts("pp", "pp"),
     counts("microbatch", "mbs"),
+    Titled("claimed_s", "formula s", lambda value: digits(float(str(value)), 4), right=True),
+    Titled("priced_s", "priced s", lambda value: digits(float(str(value)), 4), right=True),
 )
 
 
@@ -68,17 +71,19 @@ class Variant:
 
 
 def compared(request: PlaceOptions, names: Sequence[str], sweeps: Sequence[str]) -> list[Row]:
-    """Table rows with the best placement on every accelerator and variant."""
+    """Table rows with the best plan on every architecture and variant."""
     if len(sweeps) > MOST_KEYS:
         raise PhazeError(f"place: --sweep: at most {MOST_KEYS} keys, got {len(sweeps)}")
     variants = [Variant.of(text) for text in sweeps]
     # Variants are written as files, because every later step loads an architecture by name or path.
     with TemporaryDirectory() as folder:
         chips = [path for name in names for path in _variants(name, variants, Path(folder))]
-        # TPU v4 as built is the reference row, unless the system lacks the clock and HBM bandwidth for it.
-        if BUILT not in names and _is_known(request):
-            chips.append(BUILT)
-        return [_row(request, chip) for chip in chips]
+        # TPU v4 as built is the reference row.
+        chips += [BUILT] * (BUILT not in names)
+        # All are checked before the first one is planned.
+        return [
+            _row(phases) for phases in [prepared(request.planned_on(chip), prints=False) for chip in chips]
+        ]
 
 
 def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[str]:
@@ -96,30 +101,26 @@ def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[
         yield str(file)
 
 
-def _is_known(request: PlaceOptions) -> bool:
-    """True if `load_system_of` accepts the system for the real TPU v4."""
-    try:
-        load_system_of(BUILT, request.system, flat=request.flat_bandwidth)
-    except PhazeError:
-        return False
-    return True
-
-
-def _row(request: PlaceOptions, chip: str) -> Row:
-    placement = answer(replace(request, architecture=chip))
-    best, placed = placement.best, placement.best["status"] == "placed"
-    layout = layout_of(best)
-    joules_per_s = float(best["joules_per_sample"]) * float(best["samples_per_s"])
-    return {
-        "architecture": str(best["architecture"]),
-        "step_s": float(best["time_per_batch_s"]) if placed else None,
-        "mfu": float(best["mfu"]) if placed else None,
-        "memory_gib": float(placement.stages["memory_bytes"].max()) / GIB if placed else None,
-        "bound_by": str(best["binding"]),
-        "area_mm2": float(placement.evaluation.architectures["area_um2"].iloc[0]) / UM2_PER_MM2,
-        "watts": joules_per_s / int(best["devices_used"]) if placed else None,
-        "tensor": layout.tp,
-        "data": int(best["data"]),
-        "stages": int(best["stages"]),
-        "microbatch": layout.microbatch,
+def _row(phases: list[PlanPhases]) -> Row:
+    """Row of one architecture; PhazeError for several numbers of devices."""
+    if len(phases) > 1:
+        raise PhazeError("place: --devices has several numbers, which one architecture accepts only")
+    (answer,) = answers_of(phases)
+    device = answer.question.stored_machine().device
+    row = {
+        "architecture": device.name,
+        "area_mm2": area_um2(device, load_technology(TECHNOLOGY).area_um2) / UM2_PER_MM2,
+    }
+    if answer.format == "phaze-no-plan":
+        return dict.fromkeys(column.key for column in COLUMNS) | row
+    phaze = next((planner for planner in answer.planners if planner.planner == "phaze"), None)
+    widths = answer.layout.model_dump(include={"tp", "dp", "pp", "microbatch"})
+    return row | {
+        "step_s": answer.time_s,
+        "mfu": answer.mfu,
+        "memory_gib": max(answer.memory_gib),
+        "bound_by": answer.bound_by,
+        **widths,
+        "claimed_s": phaze and phaze.planned_s,
+        "priced_s": phaze and phaze.time_s,
     }

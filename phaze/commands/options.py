@@ -122,6 +122,8 @@ def one_number(verb: str, devices: str | None) -> int | None:
         raise PhazeError(
             f"{verb}: accepts one number of devices, got {devices}", "`phaze plan` compares several"
         )
+    if devices is not None and not (devices.isdecimal() and int(devices) > 0):
+        raise PhazeError(f"{verb}: --devices: must be a whole number >= 1, got {devices}")
     return None if devices is None else int(devices)
 
 

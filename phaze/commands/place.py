@@ -1,38 +1,30 @@
-"""Place a model on a cluster, or plan an instance file of Phaze's or Piper's planner."""
+"""Plan a model on chips of an architecture, or plan an instance file of Phaze's or Piper's planner."""
 
 from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands.output import ended_at_once, refuse_outputs, telling, write_or_print
-from phaze.commands.place_options import ModelOptions, PlaceOptions
+from phaze.commands.place_options import PlaceOptions
+from phaze.commands.plan_options import PANELS
 from phaze.formulas.piper.choices import PiperChoices
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
-
-SAMPLES = 4096
-"""Default global batch, in samples."""
-
-
-@options.takes(PlaceOptions)
+@options.takes(PlaceOptions, {**PANELS, PiperChoices: "Instances of Piper"})
 def place(request: PlaceOptions) -> None:
-    """Place a model on a cluster of a given accelerator.
+    """Plan a model on chips of an architecture, or an instance file.
 
-    Prints the widths t and d, the stages s with their layers and memory, the throughput, and the
-    bottleneck. The input is either a model on an architecture (--model), or an instance file of layers with
-    their latencies. An instance of Phaze's planner also defines the cluster. Options that begin with
-    "Piper" override the values of an instance of --planner piper. With several architectures, separated by
-    commas, or with --sweep it prints a table of them, with TPU v4 as built.
+    A model is planned as by `plan --architecture --planners`: the fastest layouts with a proven lower bound,
+    and the plans of the papers' planners, each with the time that its formula claims and its price. With
+    several architectures, separated by commas, or with --sweep it prints a table of them, with TPU v4 as
+    built. An instance of Phaze's planner has layers with their latencies, and defines the cluster. Options
+    that begin with "Piper" override the values of an instance of --planner piper.
     """
     if (request.instance is None) == (request.model is None):
         raise PhazeError("place: give either an instance file or --model, not both")
@@ -47,8 +39,7 @@ def place(request: PlaceOptions) -> None:
         message = "place: {} applies to --planner piper only"
         options.refuse(request.context, options.flags(PiperChoices), message)
     if request.instance is not None:
-        of_models = [*options.flags(ModelOptions), "sweep", *["devices"] * (not piper)]
-        _refuse_options_of_models(request.context, of_models)
+        _refuse_options_of_models(request.context, piper=piper)
         text = _place_with_piper(request.instance, request) if piper else _place_with_phaze(request.instance)
         write_or_print(text + "\n", request.out)
     elif piper:
@@ -60,80 +51,37 @@ def place(request: PlaceOptions) -> None:
 
 
 def _place_model(request: PlaceOptions) -> None:
-    """Place a model, and print the placement or write it to a file."""
-    request = _completed(request)
-    names = request.architecture.split(",")
-    if request.sweep or len(names) > 1:
-        from phaze.commands.chips import COLUMNS, compared
-        from phaze.commands.tables import print_rows
+    """Plan a model on one architecture as `plan` does, or print a table of several."""
+    from phaze.commands.plan import answer_request
 
-        if request.out is not None:
-            raise PhazeError("place: -o applies to one architecture only", "print with --json instead")
-        with telling("place"):
-            rows = compared(request, names, request.sweep or ())
-        if request.as_json:
-            typer.echo(json.dumps(rows, indent=1))
-        else:
-            print_rows(rows, COLUMNS)
+    chips = architectures(request)
+    if len(chips) == 1 and not request.sweep:
+        answer_request(request.planned_on(chips[0]))
         return
-    from phaze.commands.answers import in_one_line
+    from phaze.commands.chips import COLUMNS, compared
+    from phaze.commands.tables import print_rows
 
-    described = _described(request)
-    text = json.dumps(described, indent=2) if request.as_json else in_one_line(described)
-    write_or_print(text + "\n", request.out)
-
-
-def _completed(request: PlaceOptions) -> PlaceOptions:
-    """The request with its batch and cluster; PhazeError for values out of range."""
-    limits = {name: getattr(request, name) for name in ("flat_bandwidth", "hbm_gib", "tokens")}
-    options.refuse_unless_positive("place", **limits)
-    return replace(request, global_batch=_batch(request), **_cluster(request))
-
-
-def described_placement(request: PlaceOptions) -> dict[str, object]:
-    """Best placement of a model as plain values, or the reason why nothing fits."""
-    return _described(_completed(request))
+    for option, out in (("-o", request.out), ("--page", request.page)):
+        if out is not None:
+            raise PhazeError(f"place: {option} applies to one architecture only", "print with --json instead")
+    rows = compared(request, chips, request.sweep or ())
+    if request.as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    else:
+        print_rows(rows, COLUMNS)
 
 
-def _described(request: PlaceOptions) -> dict[str, object]:
-    from phaze.commands.answers import answer, describe_placement
+def architectures(request: PlaceOptions) -> list[str]:
+    """Architectures to place on: those of --architecture, or the device of the system."""
+    if request.architecture is not None:
+        return request.architecture.split(",")
+    from phaze.spec.files import is_path, read_mapping, system_path
 
-    with telling("place"):
-        return describe_placement(request, answer(request))
-
-
-def _batch(request: PlaceOptions) -> int:
-    """Batch size in samples, from --global-batch, --batch-tokens or the default."""
-    if request.batch_tokens is None or request.global_batch is not None:
-        # A batch in samples needs no sequence, so the model need not be loaded for it.
-        return options.batch_samples("place", request.global_batch, request.batch_tokens, 1) or SAMPLES
-    from phaze.spec.models import load_model_named
-
-    tokens = (
-        load_model_named(str(request.model)).usual_sequence if request.sequence is None else request.sequence
-    )
-    return options.batch_samples("place", None, request.batch_tokens, tokens) or SAMPLES
-
-
-def _cluster(request: PlaceOptions) -> dict[str, Any]:
-    """Values that --gpus and --nodes supply: system, number of devices and architecture.
-
-    The system's device is the architecture unless --architecture is given.
-    """
-    if request.gpus is None and request.nodes is None:
-        return {}
-    system = request.system if options.is_given(request.context, "system") else None
-    devices = None if request.devices is None else str(request.devices)
-    named, number = options.cluster("place", request.gpus, system, devices, request.nodes)
-    changes: dict[str, Any] = {"system": named, "devices": options.one_number("place", number)}
-    if not options.is_given(request.context, "architecture"):
-        from phaze.spec.files import is_path, read_mapping, system_path
-
-        path = system_path(named)
-        device = str(read_mapping(path).get("device", request.architecture))
-        # The path of a device in a system's file is relative to that file.
-        changes["architecture"] = str(path.parent / device) if is_path(device) else device
-    return changes
+    system, _ = options.cluster("place", request.gpus, request.cluster, request.devices, request.nodes)
+    path = system_path(system)
+    device = str(read_mapping(path).get("device", system))
+    # The path of a device in a system's file is relative to that file.
+    return [str(path.parent / device) if is_path(device) else device]
 
 
 def _place_with_phaze(instance: Path) -> str:
@@ -154,7 +102,8 @@ def _place_with_piper(instance: Path, request: PlaceOptions) -> str:
     from phaze.formulas.piper.question import PiperQuestion, answer, as_text
 
     choices = {name: getattr(request, name) for name in options.flags(PiperChoices)}
-    question = PiperQuestion(devices=request.devices, **choices)
+    devices = options.one_number("place", request.devices)
+    question = PiperQuestion(devices=devices, **choices)
     stored = read_instance(instance)
     try:
         # Compiled code plans several levels, and Ctrl-C cannot interrupt it.
@@ -164,9 +113,11 @@ def _place_with_piper(instance: Path, request: PlaceOptions) -> str:
         raise PhazeError(f"{instance}: {error}", "see --max-downsets and --paper-table1") from error
 
 
-def _refuse_options_of_models(context: typer.Context, names: Collection[str]) -> None:
+def _refuse_options_of_models(context: typer.Context, *, piper: bool) -> None:
     """Raise PhazeError for options that do not apply to an instance file."""
-    for name in filter(lambda name: options.is_given(context, name), context.params):
-        if name in names:
-            option = name.replace("_", "-")
-            raise PhazeError(f"place: --{option} does not apply to the instance file of this planner")
+    apply = {"context", "instance", "planner", "out", "as_json", *options.flags(PiperChoices)}
+    flags = {name: flag for name, flag in options.flags(PlaceOptions).items() if name not in apply}
+    if piper:
+        del flags["devices"]
+    message = "place: {} does not apply to the instance file of this planner"
+    options.refuse(context, flags, message)

@@ -48,6 +48,11 @@ def plan(request: PlanOptions) -> None:
     The answer has the fastest layouts that the runtime can run, with a proven lower bound. If nothing fits,
     or nothing ends within --days, the closest plan is printed and the exit status is 3.
     """
+    answer_request(request)
+
+
+def answer_request(request: PlanOptions) -> None:
+    """Plan, print the answers and write the files; exit status 3 if there is no plan."""
     with ended_at_once():
         phases = prepared(request, prints=True)
         answers = answers_of(phases)

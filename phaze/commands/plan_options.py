@@ -17,7 +17,7 @@ from phaze.spec.questions import RunFields
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionOptions:
-    """Options for the training job: batch, devices, sequence, precision, runtime."""
+    """Options for the training job: batch, devices, sequence, precision."""
 
     global_batch: Annotated[
         int | None,
@@ -59,19 +59,6 @@ class QuestionOptions:
     lora: Annotated[
         int | None,
         typer.Option(help="Train only LoRA adapters of this rank. Default: train all weights.", min=1),
-    ] = None
-    runtime: Annotated[
-        RuntimeOption | None,
-        typer.Option(help="Runtime that will train. Default: megatron, or maxtext on TPUs."),
-    ] = None
-    stack: Annotated[
-        str | None,
-        typer.Option(
-            help="Software stack: a name in config/stacks, or a path. Default: the system's for this "
-            "runtime.",
-            callback=options.known_stack,
-            autocompletion=completion.stacks,
-        ),
     ] = None
     set_values: options.SetOption = None
 
@@ -208,6 +195,19 @@ class PlanOptions(QuestionOptions, LayoutSearchOptions, RunFields, AnswerOptions
             "in config/architectures or config/devices, or a path. Of several (A,B, or a file with a grid "
             "and an area limit) the best one is chosen.",
             autocompletion=completion.chips,
+        ),
+    ] = None
+    runtime: Annotated[
+        RuntimeOption | None,
+        typer.Option(help="Runtime that will train. Default: megatron, or maxtext on TPUs."),
+    ] = None
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            help="Software stack: a name in config/stacks, or a path. Default: the system's for this "
+            "runtime.",
+            callback=options.known_stack,
+            autocompletion=completion.stacks,
         ),
     ] = None
 

@@ -89,11 +89,13 @@ def test_a_run_is_read_and_compared_as_by_the_commands(tmp_path: Path) -> None:
 
 
 def test_a_model_is_placed_as_by_the_command(model: str) -> None:
-    command = ("place", "-m", model, "--devices", "8", "--gbs", "32", "--tensor", "2", "--microbatch", "4")
-    placed = phaze.place(model, devices=8, global_batch=32, tensor=2, microbatch=[4])
+    fixed = "tp=2,pp=1,cp=1,zero=1"
+    command = ("place", "-m", model, "--devices", "8", "--gbs", "32", "--fix", fixed, "-a", "tpu-v4")
+    placed = phaze.place(model, architecture="tpu-v4", devices=8, global_batch=32, fix=fixed)
     assert json.loads(placed.to_json()) == json.loads(invoke(*command, "--json").stdout)
-    assert str(placed) == invoke(*command).stdout.rstrip("\n")
-    assert len(placed.table()) == 1
+    assert placed.best.planners
+    with pytest.raises(phaze.PhazeError, match="architecture: must be one"):
+        phaze.place(model, architecture="tpu-v4,tpu-v4-as-built", devices=8)
 
 
 def test_runs_of_a_frame_are_predicted_and_validated(tmp_path: Path) -> None:
@@ -115,7 +117,18 @@ def names_of(noun: type) -> set[str]:
     return {field.name for field in fields(noun)}
 
 
-OF_PLACEMENTS = {"model", "gpus", "as_json", "out", "sweep", "context", "instance", "planner"}
+OF_PLACEMENTS = {
+    "model",
+    "gpus",
+    "as_json",
+    "out",
+    "page",
+    "evidence",
+    "sweep",
+    "context",
+    "instance",
+    "planner",
+}
 OF_PLACEMENTS |= names_of(PiperChoices)
 
 

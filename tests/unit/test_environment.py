@@ -241,7 +241,7 @@ def test_the_core_needs_no_library_of_an_extra(tmp_path: Path) -> None:
     ("command", "extra"),
     [
         ("plan gpt2 --gpus 8xh100 --page plan.html", "pages"),
-        ("place --model gpt2", "studies"),
+        ("estimate --model gpt2", "studies"),
         ("validate", "studies"),
         ("export none.parquet", "studies"),
         ("partition gpt2 --devices 4", "studies"),

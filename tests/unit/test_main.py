@@ -6,15 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from typer import BadParameter
 
 from phaze.base.errors import PhazeError
-from phaze.commands import answers
 from phaze.commands.options import amount, count
-from phaze.formulas.replay import replay_plans
 from tests.commands import assert_refused, documented, invoke, invoke_json
 
 RESNET = """
@@ -47,57 +43,10 @@ def test_without_the_share_rule_the_space_is_larger() -> None:
     assert invoke_json("space --no-minimum-share")["architectures"] == 51943
 
 
-def test_place_answers_the_main_question_in_one_line(model: str) -> None:
-    output = invoke("place --model", model, "--devices", "8", "--global-batch", "32").stdout
-    assert output.count("\n") == 1
-    parts = ["t=", "d=", "s=", "layers", "microbatch", "HBM", "tokens/s", "MFU", "days to train", "bound by"]
-    for part in (*parts, "s per batch as planned", "s as simulated"):
-        assert part in output
-
-
-def test_place_in_json_says_what_the_line_says(model: str) -> None:
-    found = invoke_json(f"place -m {model} --devices 8 --global-batch 32 --tensor 2 --microbatch 4")
-    assert (found["status"], found["tensor"], found["microbatch"]) == ("placed", 2, 4)
-    assert found["tensor"] * found["data"] * found["stages"] <= 8
-    assert [stage["stage"] for stage in found["memory"]] == list(range(found["stages"]))
-    assert found["samples_per_s"] == pytest.approx(32 / found["time_per_batch_s"])
-    assert found["simulated_s"] == pytest.approx(found["time_per_batch_s"], rel=0.5)
-    assert found["equal_stages"]["planned_s"] >= found["certified"]["planned_s"] * (1 - 1e-9)
-
-
-@pytest.mark.parametrize("faster", [True, False])
-def test_place_answers_with_the_plan_of_the_least_simulated_time(
-    model: str, monkeypatch: pytest.MonkeyPatch, *, faster: bool
-) -> None:
-    """Its stages, memory, time and throughput; the one with the least planned time is named beside it."""
-
-    def timed(*arguments: object) -> tuple[pd.DataFrame, pd.DataFrame]:
-        found, stages = replay_plans(*arguments)  # type: ignore[arg-type]
-        equal = found["planner"] == "equal"
-        return found.assign(simulated_s=np.where(equal == faster, 1.0, 2.0)), stages
-
-    monkeypatch.setattr(answers, "replay_plans", timed)
-    command = f"place --model {model} --devices 8 --global-batch 32 --tensor 2"
-    found = invoke_json(command)
-    plan = found["equal_stages" if faster else "certified"]
-    assert (found["planner"], found["simulated_s"]) == ("equal" if faster else "phaze", 1.0)
-    assert found["time_per_batch_s"] == pytest.approx(plan["planned_s"])
-    assert (found["stages"], found["microbatch"]) == (plan["stages"], plan["microbatch"])
-    assert (str(found["tensor"]), str(found["data"])) == (plan["tensor"], plan["data"])
-    assert [stage["stage"] for stage in found["memory"]] == list(range(found["stages"]))
-    assert found["samples_per_s"] == pytest.approx(32 / found["time_per_batch_s"])
-    assert 0 <= found["gap"] < 1
-    assert ("(equal stages; the least as planned, t=2 " in invoke(command).stdout) == faster
-
-
-def test_a_model_of_images_is_placed_as_a_chain_of_layers(tmp_path: Path) -> None:
-    """Stem, blocks and head are layers, and none is sharded."""
+def test_a_model_of_images_is_extracted_as_a_chain_of_layers(tmp_path: Path) -> None:
+    """Stem, blocks and head are layers."""
     path = tmp_path / "small.yaml"
     path.write_text(RESNET)
-    options = ("--devices", "2", "--global-batch", "8", "--microbatch", "2", "--json")
-    found = json.loads(invoke("place --model", path, *options).stdout)
-    assert (found["status"], found["tensor"], found["token"]) == ("placed", 1, "image")
-    assert " images/s" in invoke("place --model", path, *options[:-1]).stdout
     printed = invoke_json("extract --model", path)
     assert {row["layer"] for row in printed} == {"stem", "stage-1-first", "stage-2-first", "stage-2", "head"}
 
@@ -105,11 +54,6 @@ def test_a_model_of_images_is_placed_as_a_chain_of_layers(tmp_path: Path) -> Non
 def test_a_feature_pyramid_is_extracted() -> None:
     printed = invoke_json("extract --model semantic-fpn")
     assert "decoder" in {row["layer"] for row in printed}
-
-
-def test_a_model_that_does_not_fit_says_by_how_much(model: str) -> None:
-    command = f"place --model {model} --devices 1 --global-batch 32 --hbm-gib 0.0001"
-    assert "infeasible: memory" in invoke(command).stdout
 
 
 def test_an_instance_in_the_format_of_the_authors_program_is_read_and_written(tmp_path: Path) -> None:
@@ -261,16 +205,10 @@ def test_a_batch_in_tokens_is_the_nearest_that_the_devices_share(tmp_path: Path)
     invoke(*shared, "--batch-tokens", "9.5k", "--top", "1", "-o", out)
     question = json.loads(out.read_text())["question"]
     assert (question["sequence"], question["global_batch"]) == (1000, 10)  # 9.5, for two replicas
-    place = ("place", "--model", "gpt2", "--devices", "2")
-    told = invoke(*place, "--batch-tokens", "8192", "--json").stdout
-    assert json.loads(told) == invoke_json(*place, "--global-batch", "8")
 
 
 @pytest.mark.slow
 def test_devices_and_system_may_be_given_in_one() -> None:
-    place = ("place", "--model", "GPT2", "--global-batch", "64", "--json")
-    one = invoke(*place, "--gpus", "8xTPU-v4-Pod").stdout
-    assert one == invoke(*place, "--system", "tpu-v4-pod", "--devices", "8").stdout
     partition = ("partition", "bert-large", "--json")
     both = invoke(*partition, "--system", "titan-v-ethernet", "--devices", "2").stdout
     assert invoke(*partition, "--gpus", "2xTitan-V-Ethernet").stdout == both
@@ -308,12 +246,6 @@ def test_an_answer_that_cannot_be_printed_is_one_line(arguments: str) -> None:
     first, second = done.stderr.splitlines()
     assert first == "error: cannot print the answer: No space left on device"
     assert second == "help: print to a terminal or another disk"
-
-
-def test_images_are_trained_for_as_long_as_is_said() -> None:
-    command = "place -m resnet-50 -a tpu-v4 --devices 2 --global-batch 8 --microbatch 1"
-    assert "days to train" not in invoke(command).stdout
-    assert "days to train" in invoke(command, "--tokens", "1e8").stdout
 
 
 def test_a_folder_of_configuration_of_ones_own_comes_first(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_one_compilation_serves_all_commands_and_stages(tmp_path: Path) -> None:
     for arguments in (
         ("plan", "llama-3.1-8b", "--gpus", "8xH100", "--top", "1", "-o", "plan.json"),
         ("map", "plan.json"),
-        ("place", "-m", "gpt2", "--devices", "8", "--global-batch", "32", "--microbatch", "1"),
+        ("estimate", "-m", "gpt2", "--microbatch", "1"),
         ("validate", str(FOLDER.resolve() / "measured" / "primus-mi300x-llama2.csv")),
         ("partition", "bert-base", "--devices", "4"),
     ):

@@ -21,7 +21,6 @@ FILES |= {"headings.csv": HEADINGS, "run.csv": f"{HEADINGS}64,4,4,64,512,8,8\n"}
 """Inputs of the mistakes, in addition to the examples of config/formats.md and links to themselves."""
 PLAN, SWEEP = "plan gpt2 --gpus 8xh100", "place -m gpt2 --devices 8 --global-batch 32 --sweep"
 PIPER, PARTITION = "place piper.json --planner piper -o out.json", "partition graph.json -o out.json"
-H100 = "place -m gpt2 --system h100 --devices 8 --global-batch 32"
 LONG, WHOLE, SIZES = "x" * 300, 10**40, ("0", "-1", "nan", "inf")
 OVERWRITES = """
 place in.yaml -o in.yaml
@@ -43,8 +42,7 @@ trace in.yaml -o in.yaml
 """
 REFUSED = (
     *((command, "output would overwrite an input") for command in OVERWRITES.split("\n")[1:-1]),
-    *((f"place -m gpt2 --hbm-gib={size}", f"must be a finite number > 0, got {size}") for size in SIZES),
-    *((f"place -m gpt2 --flat-bandwidth={size}", f"must be a .* > 0, got {size}") for size in SIZES),
+    *((f"estimate -m gpt2 --flat-bandwidth={size}", f"must be a .* > 0, got {size}") for size in SIZES),
     *((f"{PLAN} --seconds {size}", f"--seconds: must be a finite number > 0, got {size}") for size in SIZES),
     ("map s.json --topology two-level -o x.svg --picture x.svg", "two outputs have this name"),
     ("partition g.json -o x --graph-out ./x", "two outputs have this name"),
@@ -89,24 +87,24 @@ REFUSED = (
     ("place", "give either an instance file or --model"),
     ("place --planner piper", "give either an instance file or --model"),
     ("place --model gpt9", "there is no model 'gpt9'"),
-    ("place --model semantic-fpn", "model semantic-fpn is not a chain of layers"),
+    ("place --model semantic-fpn", "plan: semantic-fpn"),
     ("place --model gpt2 --architecture tpu-v9", "there is no architecture 'tpu-v9'"),
     ("place -m gpt2 -a tpu-v4,tpu-v9", "there is no architecture 'tpu-v9'"),
     ("place -m gpt2 -a tpu-v4,tpu-v4-as-built -o x.json", "-o applies to one architecture only"),
-    (f"{H100} -a h100-80gb", r"h100.yaml: has network levels with 4.5e\+11, 5e\+10 bytes/s.*`plan`"),
-    (f"{H100} --flat-bandwidth 4e11 -a tpu-v4", "pass --architecture .*devices/h100-80gb.yaml"),
     ("place --model gpt2 --system moon", "there is no system 'moon'"),
-    ("place --model gpt2 --tensor 5", "tensor: 5 must be > 0 and divide heads"),
-    ("place --model gpt2 --microbatch 3", "--microbatch: 3 does not divide --global-batch 4096"),
-    ("place --model gpt2 --devices 1025", "must be at most the 1024 of system tpu-v4-pod, got 1025"),
+    ("place --model gpt2 --system paper", "paper.yaml: must define a device and network levels"),
+    ("place --model gpt2 --fix tp=5,pp=1", "--fix: tp=5"),
+    ("place --model gpt2 --devices 4097", "devices must be at most 4096, as it is a torus, got 4097"),
+    ("place -m gpt2 -a tpu-v4,tpu-v4-as-built --devices 8,16", "--devices has several numbers"),
     ("place --model gpt2 --sequence 4096", "sequence: 4096 must be"),
-    ("place --model gpt2 --optimizer lion", "optimizer: should be"),
     ("place --model gpt2 --planner piper", "--planner piper needs an instance file"),
     ("place --model gpt2 --exactly", "--exactly applies to --planner piper only"),
     ("place x.json --memory-gib 8", "--memory-gib applies to --planner piper only"),
     ("place x.json --levels 8@300", "--levels applies to --planner piper only"),
     ("place x.json --devices 3", "--devices does not apply to the instance"),
-    ("place x.json --planner piper --hbm-gib 3", "--hbm-gib does not apply to the instance"),
+    ("place x.json --planner piper --fix tp=3", "--fix does not apply to the instance"),
+    ("place piper.json --planner piper --devices x", "--devices: must be a whole number >= 1, got x"),
+    ("place piper.json --planner piper --devices 2,4", "accepts one number of devices, got 2,4"),
     ("place x.json --planner piper --bandwidth-gib 0", "--bandwidth-gib: must be from 1e-12 to 1e"),
     ("place x.json --planner piper --memory-gib inf", r"to 1e\+18, got inf"),
     (f"place x.json --planner piper --devices {10**9}", "--devices: must be from 1 to"),
