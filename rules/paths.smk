@@ -233,11 +233,6 @@ def readings():
     return [f"<results>/readings/{model}.parquet" for model in models]
 
 
-def plan_maps(table):
-    """Return the files of a table of the mapped plans shown in the report; none without a network."""
-    return planned(table) if settings.map_networks else []
-
-
 POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
 CHECKED = {
     "report": ("checks", settings.study.models),

@@ -25,7 +25,6 @@ REPORT_TABLES = (
     "plan_stages",
     "simulations",
     "simulation_stages",
-    "plan_maps",
     "walks",
     "searches",
     "proofs",
@@ -172,7 +171,6 @@ rule report:
         plan_stages=planned("plan_stages"),
         simulations=planned("simulations"),
         simulation_stages=planned("simulation_stages"),
-        plan_maps=plan_maps("plan_maps"),
         source_scores=["<results>/source_scores.parquet"] if MEASURED.sources else [],
     output:
         **{table: f"<results>/report/{table}.parquet" for table in REPORT_TABLES},

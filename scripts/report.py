@@ -25,7 +25,7 @@ STAGES = {
 }
 """Folder with the benchmark files of each stage."""
 LOADED = (
-    "fronts", "trials", "sensitivities", "plans", "simulations", "simulation_stages", "plan_maps", "audits",
+    "fronts", "trials", "sensitivities", "plans", "simulations", "simulation_stages", "audits",
 )  # fmt: skip
 """Tables of the first scenario, with one file per model."""
 

@@ -103,7 +103,6 @@ VERBS: dict[str, tuple[str, ...]] = {
         "simulate --runs {runs.csv} --system {system.yaml} -o {>out.csv}",
         "simulate --runs {named.csv} --gpus 16xh100 -o {>out.csv}",
         "simulate {plan.json} --trace {>trace.json}",
-        "simulate {table.parquet} --json",
     ),
     "validate": (
         "validate {runs.csv} --system h100 -o {>out.csv}",

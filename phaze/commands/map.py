@@ -12,9 +12,8 @@ import typer
 
 from phaze.base.units import percent
 from phaze.commands import options
-from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
+from phaze.commands.output import refuse_as_picture, refuse_outputs, refuse_table, telling
 from phaze.spec.names import InstantiationChoice
-from phaze.spec.questions import PlanFilter
 
 if TYPE_CHECKING:
     from phaze.base.deadline import Deadline
@@ -25,15 +24,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MapOptions(PlanFilter):
+class MapOptions:
     """Options of `phaze map`: stages, network and search settings."""
 
     context: typer.Context
     stages: Annotated[
         Path,
         typer.Argument(
-            help="Stages written by `phaze partition`, a plan written by `phaze plan -o`, or plans of "
-            "a study: results/plans/<scenario>/<model>.parquet or report/plans.parquet."
+            help="Stages written by `phaze partition`, or a plan of `phaze plan -o` or `phaze place -o`."
         ),
     ]
     topology: Annotated[
@@ -98,23 +96,19 @@ def map_stages(request: MapOptions) -> None:
     """Map stages or a plan to the devices of a network.
 
     The file contains the devices of all stages and replicas, the simulated step, the longest stage time with
-    its lower bound and whether it is proven optimal, and the result of each method next to CS and p2p map. If
-    a file has several plans, the fastest that the options select is mapped, and its batch is simulated. For a
-    plan of `phaze plan` the file contains the device of every rank, and the price of the step before and
-    after.
+    its lower bound and whether it is proven optimal, and the result of each method next to CS and p2p map.
+    For a plan of `phaze plan` the file contains the device of every rank, and the price of the step before
+    and after.
     """
     from phaze.base.deadline import Deadline
 
     # The limit is for the whole command, so its clock starts before imports and reads.
     until = Deadline(request.time_limit_s)
     refuse_as_picture(request.picture)
-    # Plans of studies are the only Parquet files; stages and plans of `phaze plan` are JSON.
-    is_plan = request.stages.suffix == ".parquet"
-    reads = _reads(request.stages, request.topology, is_plan=is_plan)
+    refuse_table("map", request.stages)
+    reads = [request.stages, *([] if request.topology is None else [topology_path(request.topology)])]
     refuse_outputs(request.times, request.out, request.picture, reads=reads)
-    _refuse_options(request.context, is_plan=is_plan)
-    if not is_plan:
-        options.readable(request.stages)
+    options.readable(request.stages)
     if request.topology is not None:
         options.readable(topology_path(request.topology))
 
@@ -132,15 +126,14 @@ def map_stages(request: MapOptions) -> None:
         memory_bytes_per_s=request.memory_gib_per_s * GIB,
     )  # fmt: skip
     with telling("map"):
-        planned = None if is_plan else _training_plan(request.stages)
+        planned = _training_plan(request.stages)
         if planned is not None:
             stored, mapped, best = _map_ranks(planned, request.topology, settings, until)
         elif request.topology is None:
             raise PhazeError("map: --topology is missing; only a plan of `phaze plan` is mapped without it")
         else:
             network = read_topology(topology_path(request.topology))
-            find = _map_plan if is_plan else _map_stages
-            stored, mapped, best = find(request, request.topology, network, settings, until)
+            stored, mapped, best = _map_stages(request, request.topology, network, settings, until)
     if request.times is not None:
         write_text(request.times, json.dumps(mapped.seconds, indent=1) + "\n")
     if request.out is not None:
@@ -148,25 +141,6 @@ def map_stages(request: MapOptions) -> None:
     if request.picture is not None:
         _write_picture(mapped, best, request.picture)
     typer.echo(text_of(stored) if request.as_json else _summary(stored), nl=False)
-
-
-def _reads(stages: Path, topology: str | None, *, is_plan: bool) -> list[Path]:
-    """Files that the command reads."""
-    files = [stages, *([] if topology is None else [topology_path(topology)])]
-    if is_plan:
-        from phaze.formulas.single import stages_beside
-
-        files.append(stages_beside(stages))
-    return files
-
-
-def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
-    names = {"memory_gib_per_s": "--memory-gib-per-s"}
-    message = "map: {} applies to stages only; the simulated batch of a plan has no optimizer update"
-    if not is_plan:
-        names = options.flags(PlanFilter)
-        message = "map: {} selects a plan of a study; stages have none"
-    options.refuse(context, names, message)
 
 
 def _map_stages(
@@ -217,21 +191,6 @@ def _map_ranks(
     return stored.model_copy(update={"ranks": rank_map.stored()}), rank_map.mapped, rank_map.best
 
 
-def _map_plan(
-    request: MapOptions, topology: str, network: DeviceNetwork, settings: MapSettings, until: Deadline
-) -> tuple[StoredMapping, Mapped, MappingCandidate]:
-    from phaze.formulas.single import plan_of, read_wanted
-    from phaze.map.ensemble import stored_mapping
-    from phaze.map.networks import refuse_speeds
-    from phaze.map.plan_maps import map_one, stored_plan
-
-    refuse_speeds(network, topology)
-    row, stages = read_wanted(request.stages, request)
-    plan_map = map_one(plan_of(row, stages), str(row["model"]), network, settings, until)
-    stored = stored_mapping(plan_map.mapped, str(row["model"]), topology, settings, plan_map.best)
-    return stored.model_copy(update={"plan": stored_plan(plan_map, row)}), plan_map.mapped, plan_map.best
-
-
 def _write_picture(mapped: Mapped, best: MappingCandidate, path: Path) -> None:
     import pandas as pd
 
@@ -257,14 +216,11 @@ def _summary(stored: StoredMapping) -> str:
     """Text summary of a mapping."""
     proof = "proven optimal" if stored.proven else f"no mapping below {stored.bound_s:.6g} s"
     times: dict[str, str] = {}
-    if stored.plan is not None:
-        times = {method.name: f"batch {method.simulated_s:.6g} s, " for method in stored.plan.times}
     if stored.ranks is not None:
         times = {method.name: f"price {method.time_s:.6g} s, " for method in stored.ranks.times}
     # Without heuristics as answers they are still shown for comparison.
     methods = stored.ways + tuple(method for method in stored.heuristics if method not in stored.ways)
     lines = [
-        *_plan_lines(stored),
         *_rank_lines(stored),
         f"step {stored.step_time_s:.6g} s, found by {stored.found_by}",
         f"without communication {stored.compute_s:.6g} s",
@@ -275,19 +231,6 @@ def _summary(stored: StoredMapping) -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _plan_lines(stored: StoredMapping) -> list[str]:
-    plan = stored.plan
-    if plan is None:
-        return []
-    shape = f"{len(plan.workers)} workers x {len(stored.mapping[0])} lanes, units of {plan.unit}"
-    times = f"planned {plan.planned_s:.6g} s, without communication {plan.alone_s:.6g} s"
-    return [
-        f"{stored.model} on {plan.architecture}, {plan.hbm_gib:g} GiB, planned by {plan.planner}: {shape}",
-        f"batch {plan.simulated_s:.6g} s, simulated with its own schedule and contention; {times}",
-        "under the GPipe model of the search:",
-    ]
 
 
 def _rank_lines(stored: StoredMapping) -> list[str]:

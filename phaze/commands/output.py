@@ -82,6 +82,15 @@ def refuse_as_picture(path: Path | None) -> None:
         raise PhazeError(f"--picture {path}: must end in {', '.join(PICTURES)}")
 
 
+def refuse_table(verb: str, path: Path) -> None:
+    """Raise PhazeError for a table of a study, whose plans are priced in the table itself."""
+    if path.suffix == ".parquet":
+        raise PhazeError(
+            f"{verb}: {path}: must be a plan written by `phaze plan -o`, got a table of a study",
+            "its plans are priced in table simulations; `phaze place -m MODEL -o PLAN.json` writes a plan",
+        )
+
+
 def with_widths(frame: pd.DataFrame) -> pd.DataFrame:
     """Table with TMP width and microbatch in place of the layout key."""
     from phaze.tables.columns import widths_of

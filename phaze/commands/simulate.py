@@ -11,35 +11,26 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import completion, options
-from phaze.commands.output import named_with_nearest, refuse_as_picture, refuse_outputs, telling
-from phaze.spec.questions import PlanFilter
+from phaze.commands.output import named_with_nearest, refuse_as_picture, refuse_outputs, refuse_table, telling
 
 if TYPE_CHECKING:
     from phaze.pipeline.timeline import Timeline
 
 
-_PLAN_OPTIONS = {
-    **options.flags(PlanFilter),
-    "trace": "--trace",
-    "picture": "--picture",
-    "as_json": "--json",
-}
+_PLAN_OPTIONS = {"trace": "--trace", "picture": "--picture", "as_json": "--json"}
 """Options, by field, that apply to plans but not to --runs."""
-_STUDY_OPTIONS = {**options.flags(PlanFilter), "gpus": "--gpus", "system": "--system"}
-"""Options, by field, that do not apply to a plan written by `phaze plan`."""
+_RUNS_OPTIONS = {"gpus": "--gpus", "system": "--system", "out": "-o"}
+"""Options, by field, that apply to --runs but not to plans."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOptions(PlanFilter):
+class SimulateOptions:
     """Options of `phaze simulate`: plan or runs, cluster, and output files."""
 
     context: typer.Context
     placement: Annotated[
         Path | None,
-        typer.Argument(
-            help="Plan written by `phaze plan -o`, or plans of a study: "
-            "results/plans/<scenario>/<model>.parquet or report/plans.parquet."
-        ),
+        typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o` or `phaze place -o`."),
     ] = None
     runs: Annotated[
         Path | None, typer.Option("--runs", help="CSV of training runs, one per row; see config/formats.md.")
@@ -49,8 +40,7 @@ class SimulateOptions(PlanFilter):
         str | None,
         typer.Option(
             help="System: a name in config/systems, or a path. With --runs it must have a device and "
-            "network levels. Default for a plan of a study: the flat network that it was planned "
-            "for.",
+            "network levels.",
             autocompletion=completion.systems,
         ),
     ] = None
@@ -71,48 +61,27 @@ class SimulateOptions(PlanFilter):
 def simulate(request: SimulateOptions) -> None:
     """Replay a plan event by event, or predict training runs.
 
-    For a plan it prints the planner's time, the simulated time and the difference. If a file has several
-    plans, the fastest that the options select is replayed. For runs (--runs) it predicts time, memory and
-    the bottleneck, and compares them with measured times.
+    For a plan it prints the price that its file states, and today's. For runs (--runs) it predicts time,
+    memory and the bottleneck, and compares them with measured times.
     """
     if (request.placement is None) == (request.runs is None):
         both = ", not both" * (request.runs is not None)
-        raise PhazeError(f"simulate: give a file of plans or --runs{both}")
+        raise PhazeError(f"simulate: give a plan or --runs{both}")
     system, devices = options.optional_cluster("simulate", request.gpus, request.system, None)
     reads = (request.placement, request.runs, system)
     refuse_outputs(request.out, request.trace, request.picture, reads=reads)
     if request.placement is not None:
-        if request.out is not None:
-            raise PhazeError("simulate: -o applies to --runs only", "use --trace or --picture for a plan")
-        # Plans of `phaze plan` are JSON, those of studies Parquet.
-        if request.placement.suffix == ".json":
-            message = "simulate: {} applies to plans of a study, not to a plan of `phaze plan`"
-            options.refuse(request.context, _STUDY_OPTIONS, message)
-            options.readable(request.placement)
-            refuse_as_picture(request.picture)
-            _replay(request.placement, request)
-            return
-        message = "simulate: {} applies to --runs only; a plan has its own number of devices"
-        options.refuse(request.context, {"gpus": "--gpus"}, message)
+        message = "simulate: {} applies to --runs only; a plan has its own system"
+        options.refuse(request.context, _RUNS_OPTIONS, message)
+        refuse_table("simulate", request.placement)
+        options.readable(request.placement)
         refuse_as_picture(request.picture)
-        _simulate_plan(request.placement, request, system)
+        _replay(request.placement, request)
         return
     options.refuse(request.context, _PLAN_OPTIONS, "simulate: {} applies to plans, not to --runs")
     if request.runs is None or request.out is None:
         raise PhazeError("simulate: --runs needs -o, a CSV for the predictions")
     _simulate_runs(request.runs, system, devices, request.out)
-
-
-def _simulate_plan(placement: Path, request: SimulateOptions, system: str | None) -> None:
-    from phaze.formulas.single import simulate_file, stages_beside
-    from phaze.spec.systems import load_network
-
-    refuse_outputs(request.trace, request.picture, reads=(stages_beside(placement),))
-    network = None if system is None else load_network(system)
-    with telling("simulate"):
-        answer = simulate_file(placement, request, network)
-    _write_timeline(answer.which(), answer.price.timeline, request)
-    typer.echo(json.dumps(answer.as_row(), indent=2) if request.as_json else answer.in_words())
 
 
 def _replay(file: Path, request: SimulateOptions) -> None:

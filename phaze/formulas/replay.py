@@ -1,4 +1,4 @@
-"""Price plans from a study's tables, and compute their time under their planner's assumptions.
+"""Price plans from a study's tables.
 
 A planner's time is a formula. The price simulates the plan event by event, with more detail than the formula.
 Transfers are in flight while devices continue. Each stage exchanges its gradients with 2 (d - 1)/d of its
@@ -9,25 +9,19 @@ their bandwidth (`price`).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
 
-from phaze.base.arrays import Floats
 from phaze.base.progress import counted
 from phaze.base.store import Store
 from phaze.base.units import GIB
-from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
+from phaze.cost.network.network import Flat
 from phaze.layout import Layout
-from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.pipeline.stages import StageCost
-from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.plan.plan import Claim, Execution, Machine, Plan, Stage
-from phaze.plan.pricing.price import Price, silent
-from phaze.plan.pricing.stage_costs import pipeline_of
+from phaze.plan.pricing.price import Price
 from phaze.spec.rows import StageWork
 from phaze.tables import PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN, TIMED
@@ -73,77 +67,6 @@ def replay(plan: Plan) -> Price:
     return Price(plan, planned_on(plan))
 
 
-def loads_s(plan: Plan) -> Floats:
-    """Time per microbatch that the planner charges a stage's replica, without synchronisation, (p,)."""
-    data = np.array(plan.data)
-    loads = np.array([s.time_per_sample_s * s.layout.dp for s in plan.stages]) * plan.layout.microbatch
-    if not plan.flushes:
-        loads -= data * exchanged_s(plan) / plan.microbatches
-    # Rounding must not make loads shorter than the passes.
-    compute: Floats = np.array([s.compute_s for s in plan.stages])
-    return np.where(loads > compute, loads, compute)
-
-
-def exchanged_s(plan: Plan) -> Floats:
-    """Gradient exchange time per batch in Piper's model, by stage: 4 (d - 1)/d weights for d replicas."""
-    network = replace(plan.claimed.network, all_reduce_factor=BOTH_DIRECTIONS)
-    groups = [(s.weight_bytes, s.layout.group("dp")) for s in plan.stages]
-    return np.array([network.seconds("all_reduce", nbytes, group) for nbytes, group in groups])
-
-
-def within_passes(plan: Plan, pipeline: Pipeline) -> Pipeline:
-    """Pipeline whose pass durations include activation transfers, as in the planner's model."""
-    loads = loads_s(plan)
-    stages = []
-    for stage, cost, load in zip(plan.stages, pipeline.stages, loads.tolist(), strict=True):
-        before, after = _waits(plan, stage, load)
-        forward_s, backward_s = stage.forward_s + before, stage.backward_s + after
-        stages.append(replace(silent(cost), forward_s=forward_s, backward_s=backward_s))
-    return replace(pipeline, stages=tuple(stages))
-
-
-def _waits(plan: Plan, stage: Stage, load_s: float) -> tuple[float, float]:
-    """Time that the planner charges for tensor transfers in the forward and in the backward pass.
-
-    Piper charges both passes equally; under Phaze the forward pass waits for arriving tensors.
-    """
-    charged = max(load_s - stage.compute_s, 0.0)
-    if not plan.flushes:
-        return charged / 2, charged / 2
-    before = min(charged, stage.longest_arriving_bytes / plan.claimed.network.bandwidth_bytes_per_s)
-    return before, charged - before
-
-
-def assumed_s(plan: Plan) -> float:
-    """Time per batch, simulated under the planner's assumptions.
-
-    With a flush all stages take as long as the slowest, and recompute when the gradient has arrived. Without
-    one, a stage with d replicas is treated as a single one that is d times as fast, and synchronises a part
-    of its gradients with each microbatch.
-    """
-    within = within_passes(plan, pipeline_of(plan, planned_on(plan), "longest"))
-    if plan.flushes:
-        slowest = within.stages[int(np.argmax(loads_s(plan)))]
-        # Planners with a flush assume that every stage takes as long as the slowest.
-        same = replace(within, stages=(slowest,) * len(plan.stages), early_recompute=False)
-        return simulate(same).time_s + plan.claimed.sync_s
-    shares = exchanged_s(plan) / plan.microbatches
-    stages = tuple(
-        _faster(cost, stage.layout, share)
-        for cost, stage, share in zip(within.stages, plan.stages, shares.tolist(), strict=True)
-    )
-    single = Pipeline(stages, max(plan.microbatches, len(stages)), "2bw", early_recompute=True)
-    return time_per_microbatch_s(single) * plan.microbatches
-
-
-def _faster(stage: StageCost, layout: Layout, share_s: float) -> StageCost:
-    return StageCost(
-        forward_s=stage.forward_s / layout.dp,
-        backward_s=stage.backward_s / layout.dp + share_s,
-        recompute_s=stage.recompute_s / layout.dp,
-    )
-
-
 def replay_plans(
     plans: pd.DataFrame, stages: pd.DataFrame, store: Store
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -184,7 +107,6 @@ def simulation_row(price: Price) -> Row:
     return {
         "schedule": price.plan.schedule,
         "planned_s": price.plan.planned_s,
-        "assumed_s": assumed_s(price.plan),
         "simulated_s": price.time_s,
         "samples_per_s": price.samples_per_s,
         "compute_share": price.compute_share,

@@ -1,8 +1,7 @@
 """Tables of plans and their stages: the result of every planner for a model on selected architectures.
 
-Phaze, equal and expert place under the model of flushing pipelines (`flush`), Piper under its own. The plans
-of the first three are also priced under Piper's model. In that model they are plans of Piper's space, and no
-better than Piper's.
+Phaze, equal and expert place under the model of flushing pipelines (`flush`), Piper under its own. Each
+claims a time by its own formula; `replay` prices all of them.
 
 This module contains the planners of synchronous pipelines: Phaze's, equal stages, and experts' hand-tuned
 widths.
@@ -25,7 +24,7 @@ from phaze.formulas.phaze.flush import Infeasible, Placement, place_chain
 from phaze.formulas.phaze.point import Conditions
 from phaze.formulas.phaze.rows import PlacedStage, stage_costs
 from phaze.formulas.piper.chain import RECOMPUTE, STASH
-from phaze.formulas.piper.study import plan_piper, price_planned
+from phaze.formulas.piper.study import plan_piper
 from phaze.formulas.planners import Planned, PlanningTask, PlansAsked, Prospect, StageMemory
 from phaze.layout import Layout, Recompute
 from phaze.plan.plan import Plan, Planner, Stage
@@ -144,7 +143,7 @@ def plan_model(tasks: Iterable[tuple[PlansAsked, PlanningTask]]) -> tuple[pd.Dat
                 "hbm_gib": request.hbm_gib,
                 "planner": planner,
             }
-            plans.append({**key, **_assumed(task.conditions), **plan_row(planned, task)})
+            plans.append({**key, **_assumed(task.conditions), **plan_row(planned)})
             if isinstance(planned, Planned):
                 pairs = zip(planned.plan.stages, planned.memory, strict=True)
                 rows = (_stage_row(stage, memory, request.hbm_gib * GIB) for stage, memory in pairs)
@@ -160,11 +159,10 @@ def _assumed(conditions: Conditions) -> Row:
     return {name: getattr(conditions.scenario, name) for name in names}
 
 
-def plan_row(planned: Planned | Infeasible, task: PlanningTask) -> Row:
+def plan_row(planned: Planned | Infeasible) -> Row:
     """Row of table `plans` for the result of one planner, without its key columns."""
     if isinstance(planned, Infeasible):
         none = dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0)
-        never = dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), np.inf)
         free = dict.fromkeys(("samples_per_s", "sync_s", "all_reduce_factor"), 0.0)
         return {
             "status": "infeasible",
@@ -174,13 +172,11 @@ def plan_row(planned: Planned | Infeasible, task: PlanningTask) -> Row:
             "tensor": "",
             "data": "",
             "memory": "none",
-            "piper_reason": "there is no plan",
             **none,
             **free,
-            **never,
+            "time_per_sample_s": np.inf,
         }
     plan, claim = planned.plan, planned.plan.claimed
-    piper_s, piper_reason = price_planned(task, planned)
     layouts = [stage.layout for stage in plan.stages]
     return {
         "status": "placed",
@@ -199,8 +195,6 @@ def plan_row(planned: Planned | Infeasible, task: PlanningTask) -> Row:
         "sync_s": claim.sync_s,
         "all_reduce_factor": claim.network.all_reduce_factor,
         "samples_per_s": 1.0 / claim.time_per_sample_s,
-        "piper_time_per_sample_s": piper_s,
-        "piper_reason": piper_reason,
     }
 
 

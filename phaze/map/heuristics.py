@@ -28,17 +28,6 @@ def p2p_map(stages: int, replicas: int) -> Ints:
     return np.ascontiguousarray(np.arange(stages * replicas).reshape(replicas, stages).T)
 
 
-def block_map(stages: int, replicas: int, high: int, wide: int) -> Ints:
-    """Mapping in blocks of `high` stages by `wide` replicas on consecutive devices, shape (S, R).
-
-    Within a block the replicas of a stage are consecutive. Blocks follow each other as in a CS map; the last
-    blocks may be smaller.
-    """
-    stage, replica = np.divmod(np.arange(stages * replicas), replicas)
-    order = np.lexsort((replica % wide, stage % high, replica // wide, stage // high))
-    return np.argsort(order).reshape(stages, replicas)
-
-
 def random_map(stages: int, replicas: int, devices: int, seed: int) -> Ints:
     """Mapping to random devices, shape (S, R)."""
     drawn = np.random.default_rng(seed).permutation(devices)[: stages * replicas]

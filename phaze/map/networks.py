@@ -9,7 +9,6 @@ a graph in a NetworkX format, or a YAML file.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 
 import networkx as nx
@@ -30,32 +29,6 @@ from phaze.spec.topology import MOST_DEVICES, TOPOLOGY, MatrixFile
 
 _NO_GRAPH = (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError, nx.NetworkXError)
 """Exceptions that the JSON and NetworkX readers raise for an invalid graph."""
-
-
-def part_of(system: Cluster, devices: int) -> Cluster:
-    """Smallest part of a system with at least `devices` devices.
-
-    The longest side of a torus (the last one on ties) is halved while the rest is large enough: slices of a
-    TPU v4 pod are such boxes. Other systems are cut to whole groups of the second-highest level. Raises
-    `PhazeError` if the system is too small.
-    """
-    if devices > system.devices:
-        raise PhazeError(f"system: has {system.devices} devices, {devices} are needed")
-    if system.torus is None:
-        inside = system.levels[-2].devices if len(system.levels) > 1 else 1
-        return _of_size(system, -(-devices // inside) * inside)
-    shape = list(system.torus.shape)
-    while max(shape) % 2 == 0 and prod(shape) // 2 >= devices:
-        longest = len(shape) - 1 - shape[::-1].index(max(shape))
-        shape[longest] //= 2
-    torus = system.torus.model_copy(update={"shape": tuple(shape)})
-    return _of_size(system, prod(shape)).model_copy(update={"torus": torus})
-
-
-def _of_size(system: Cluster, devices: int) -> Cluster:
-    inner = tuple(level for level in system.levels if level.devices < devices)
-    last = system.levels[len(inner)].model_copy(update={"devices": devices})
-    return system.model_copy(update={"levels": (*inner, last)})
 
 
 def device_network(system: Cluster | Matrix) -> DeviceNetwork:

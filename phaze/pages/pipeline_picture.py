@@ -15,12 +15,13 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from phaze.formulas.single import replay_one
+from phaze.formulas.replay import read_plan, replay
 from phaze.pages.over_time import MICROBATCH_JOBS, MOST_LINES, Profile, Window, cells, memory, pipeline
 from phaze.pages.style import INK
 from phaze.pages.words import seconds
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
+from phaze.tables.plans import PLAN
 
 WIDE = 1000
 """Width of the picture in pixels."""
@@ -210,6 +211,11 @@ def timeline_picture(title: str, timeline: Timeline) -> PipelinePicture:
 
 def simulated_plan(plan_stages: pd.DataFrame, plan: pd.Series) -> PipelinePicture:
     """Simulate one row of table `plans`, with the stages of all plans, and prepare it for a small picture."""
-    answer = replay_one(plan, plan_stages)
-    drawn = timeline_picture(answer.which(), answer.price.timeline)
+    rows = plan_stages[(plan_stages[list(PLAN)] == plan[list(PLAN)]).all(axis=1)]
+    title = (
+        f"{plan['model']} on {plan['architecture']}, {plan['hbm_gib']:g} GiB, planned by {plan['planner']}: "
+        f"t = {plan['tensor']}, d = {plan['data']}, s = {plan['stages']}, microbatch {plan['microbatch']}, "
+        f"{plan['schedule']}"
+    )
+    drawn = timeline_picture(title, replay(read_plan(plan, rows)).timeline)
     return replace(drawn, most_rows=ROWS, most_passes=PASSES)

@@ -39,7 +39,7 @@ from phaze.report.findings import (
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
 from phaze.report.measured_page import measured_section
-from phaze.report.planners import compared, on_networks, replayed, study_planner_sentence
+from phaze.report.planners import compared, replayed, study_planner_sentence
 from phaze.report.recommend import loss_fact, recommend, recommended, recommended_on
 from phaze.report.record import count_proofs
 from phaze.report.searches import (
@@ -66,7 +66,6 @@ CHECKS = {
     **checked.CERTIFICATE_CHECKS,
     **plan_checks.PLANNER_CHECKS,
     **plan_checks.SIMULATION_CHECKS,
-    **plan_checks.MAPPED_CHECKS,
 }
 """Checks of every study, each stated as a sentence."""
 LEADING = ("gains", "speedups", "front-area", "breakdown", "simulated", "planners")
@@ -218,7 +217,7 @@ def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 PARTS: tuple[Part, ...] = (
     recommended, overview.assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
-    replayed, on_networks, measured_section, *searches.PARTS, *record.PARTS,
+    replayed, measured_section, *searches.PARTS, *record.PARTS,
 )  # fmt: skip
 """Functions that yield the sections of the report, in order."""
 

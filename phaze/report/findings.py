@@ -33,7 +33,7 @@ PER_MODEL = "per-model"
 COMMON = "common"
 EXPERT = "expert"
 COPIED = (
-    "fronts", "plans", "plan_stages", "simulations", "simulation_stages", "plan_maps", "times",
+    "fronts", "plans", "plan_stages", "simulations", "simulation_stages", "times",
     "certificates", "audits",
 )  # fmt: skip
 
@@ -162,7 +162,6 @@ class Findings:
     plan_stages: pd.DataFrame
     simulations: pd.DataFrame
     simulation_stages: pd.DataFrame
-    plan_maps: pd.DataFrame
     walks: pd.DataFrame
     searches: pd.DataFrame
     times: pd.DataFrame

@@ -125,8 +125,6 @@ class Inputs:
     simulations: pd.DataFrame = field(default_factory=tables.Simulations.empty)
     """Table `simulations` of the first scenario, all models."""
     simulation_stages: pd.DataFrame = field(default_factory=tables.SimulationStages.empty)
-    plan_maps: pd.DataFrame = field(default_factory=tables.PlanMaps.empty)
-    """Table `plan_maps` of the first scenario, all models."""
     times: pd.DataFrame = field(default_factory=tables.Times.empty)
     certificates: pd.DataFrame = field(default_factory=tables.Certificates.empty)
     """Table `certificates` of the first scenario, with the common architecture."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,8 +14,7 @@ from phaze.report.checks import Evidence, are_layers_once
 from phaze.report.findings import COMMON, PER_MODEL
 from phaze.report.planners import NEAR
 from phaze.report.recommend import recommend
-from phaze.spec.files import is_path
-from phaze.tables import BY_HAND, PLANNERS
+from phaze.tables import PLANNERS
 from phaze.tables.plans import PLAN
 
 WORDS = words_of("study")
@@ -25,7 +23,7 @@ _PLAN = tuple(PLAN)
 _MAPPED = (*PLAN, "system")
 LOOSE = 1e-3
 """Tolerance of steady-state times, inexact if transfers form long cycles; includes a margin."""
-PLANNER_CHECKS, SIMULATION_CHECKS, MAPPED_CHECKS = (Checklist[Evidence]() for _ in range(3))
+PLANNER_CHECKS, SIMULATION_CHECKS = (Checklist[Evidence]() for _ in range(2))
 
 
 @PLANNER_CHECKS.hold("every planner has a plan or a reason for none")
@@ -91,14 +89,6 @@ def _no_flushing_plan_beats_phaze(e: Evidence) -> Verdicts:
     yield from _never_faster(e.inputs.plans, "phaze", others, "time_per_sample_s")
 
 
-@PLANNER_CHECKS.hold("no plan of Piper's space beats Piper's")
-def _no_plan_of_pipers_space_beats_piper(e: Evidence) -> Verdicts:
-    plans = e.inputs.plans
-    # without a reason against it, a plan belongs to Piper's space
-    others = plans[(plans["planner"] != "piper") & (plans["piper_reason"] == "")]
-    yield from _never_faster(plans, "piper", others, "piper_time_per_sample_s")
-
-
 def _never_faster(plans: pd.DataFrame, planner: str, others: pd.DataFrame, time: str) -> Verdicts:
     """Check that a planner's plan takes no longer than any other plan on the same chip."""
     planner_s = plans[plans["planner"] == planner].set_index(list(_CHIP))[time].rename("ours")
@@ -119,12 +109,6 @@ def _every_plan_is_simulated(e: Evidence) -> Verdicts:
     simulated = plans.merge(e.inputs.simulations[[*_PLAN, "planned_s"]], on=list(_PLAN), how="left")
     planned_s = simulated["time_per_sample_s"] * simulated["microbatch"] * simulated["microbatches"]
     yield from check_rows(close(simulated["planned_s"], planned_s), simulated, _PLAN)
-
-
-@SIMULATION_CHECKS.hold("simulated under its planner's assumptions a plan takes the planner's time")
-def _planners_assumptions_give_their_time(e: Evidence) -> Verdicts:
-    rows = e.inputs.simulations
-    yield from check_rows(np.isclose(rows["assumed_s"], rows["planned_s"], rtol=1e-6, atol=0), rows, _PLAN)
 
 
 @SIMULATION_CHECKS.hold("simulated stages hold no more than planned, and fit the HBM")
@@ -176,41 +160,3 @@ def _certified_plans_lose_little(e: Evidence) -> Verdicts:
         lost = row["certified_simulated_s"] / others_s - 1
         about = WORDS.sentence("unexplained", **{**row, "others_s": others_s, "lost": lost})
         yield lost <= NEAR or row["unexplained"] == 0, about
-
-
-@MAPPED_CHECKS.hold("the best plans are mapped to every network")
-def _best_plans_are_mapped(e: Evidence) -> Verdicts:
-    """Check that the best plans of each workload are mapped to each network of the study.
-
-    Plans with unequal tensor widths are exempt: they need more devices than they use, and a network may have
-    too few.
-    """
-    maps, placed = e.inputs.study.report.maps, e.inputs.plans[e.inputs.plans["status"] == "placed"]
-    mapped = set(e.inputs.plan_maps[list(_MAPPED)].itertuples(index=False, name=None))
-    for model, model_plans in placed.groupby("model"):
-        phaze = model_plans[model_plans["planner"] == "phaze"]
-        if phaze.empty:
-            continue
-        best = phaze.iloc[int(phaze["time_per_sample_s"].argmin())]
-        same = model_plans[(model_plans[list(_CHIP)] == best[list(_CHIP)]).all(axis=1)]
-        same = same[same["planner"].isin(maps.planners) & ~same["tensor"].str.contains(",")]
-        for key in same[list(PLAN)].itertuples(index=False, name=None):
-            for system in maps.systems:
-                name = Path(system).stem if is_path(system) else system
-                yield (*key, name) in mapped, f"{model}, planner {key[-1]}, system {name}"
-
-
-@MAPPED_CHECKS.hold("no mapping is slower than the default orders")
-def _mapping_is_no_slower_than_the_default_orders(e: Evidence) -> Verdicts:
-    rows = e.inputs.plan_maps
-    for key, mappings in rows.groupby(list(_MAPPED)):
-        chosen = mappings.loc[mappings["chosen"], "simulated_s"].tolist()
-        holds = chosen == [mappings["simulated_s"].min()] and set(BY_HAND) <= set(mappings["way"])
-        yield holds, ", ".join(map(str, key))
-
-
-@MAPPED_CHECKS.hold("no batch on a network is shorter than without communication")
-def _networks_take_time(e: Evidence) -> Verdicts:
-    rows = e.inputs.plan_maps
-    holds = np.asarray(rows["simulated_s"] >= rows["alone_s"] * (1 - LOOSE))
-    yield from check_rows(holds, rows, (*_MAPPED, "way"))

@@ -25,7 +25,6 @@ from phaze.spec.systems import (
     cluster_files,
     load_cluster,
     load_device_as_architecture,
-    load_map_networks,
     load_system,
     load_tiled_systems,
     tiled_flops,
@@ -70,8 +69,6 @@ class Settings:
     """Specs of the models to plan, by name, as plain values."""
     layout_inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Files on which a training plan depends, by system."""
-    map_networks: dict[str, dict[str, object]] = field(default_factory=dict)
-    """Networks on which the report maps plans, by name, as plain values."""
     reading_scenarios: dict[str, Scenario] = field(default_factory=dict)
     """First scenario under the study's own settings and each interpretation; empty if there are none."""
 
@@ -295,9 +292,6 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
             name: load_scenario(next(iter(study.under(name).scenarios.values())), folder)
             for name in study.shown_readings
         },
-        map_networks=load_map_networks(
-            study.report.maps.systems if study.models else (), next(iter(scenarios.values())).devices, folder
-        ),
     )
     _check_area_limits(settings, source)
     for reading, choice in study.readings.items():

@@ -32,47 +32,6 @@ class StoredSearch(Noun):
     """Devices tried by the search, or swaps tried by the local search."""
 
 
-class StoredPlanTime(Noun):
-    """Batch time of a plan with the mapping that one algorithm found."""
-
-    name: Text
-    """Algorithm, one of `ways` or `heuristics`."""
-    simulated_s: Result
-    """Time of a batch in seconds, simulated event by event; a link carries one message at a time."""
-
-
-class StoredPlanMap(Noun):
-    """Mapping of a study's plan to the devices of a topology.
-
-    The plan's parallel pipelines are the replicas of the mapping. A stage with more replicas than pipelines
-    has several workers in each pipeline, and every worker is a stage of the mapping. The tensor-parallel
-    ranks of a replica are mapped to a unit: consecutive devices, as many as the largest tensor-parallel
-    width.
-    """
-
-    architecture: Text
-    """Architecture of the plan."""
-    hbm_gib: Result
-    """HBM of a device of the plan in GiB."""
-    planner: Text
-    """Planner that made the plan."""
-    unit: Count
-    """Devices per unit; unit u starts at device u · `unit`."""
-    workers: tuple[tuple[Index, Index], ...] = Field(min_length=1)
-    """For every stage of the mapping: the plan's stage, and the number of the worker in it."""
-    devices: tuple[tuple[tuple[Index, ...], ...], ...] = Field(min_length=1)
-    """Devices of the tensor-parallel ranks, by stage and replica of the plan."""
-    planned_s: Result
-    """Time of a batch in seconds according to the planner."""
-    alone_s: Result
-    """Time of a batch in seconds on a network with zero transfer time."""
-    simulated_s: Result
-    """Simulated time of a batch in seconds with the mapping of this file."""
-    times: tuple[StoredPlanTime, ...] = Field(min_length=1)
-    """Simulated time by algorithm, including CS map and p2p map; after a time limit, only those simulated by
-    then."""
-
-
 class StoredRankTime(Noun):
     """Step time of a training plan with the mapping that one algorithm found."""
 
@@ -118,10 +77,9 @@ class StoredMapping(Noun):
     unused."""
     mapping: tuple[tuple[Index, ...], ...] = Field(min_length=1)
     """Devices of the replicas of every stage, one list per stage, in the order of their ring. For a plan
-    these are units, whose devices are in `plan` or `ranks`."""
+    these are units, whose devices are in `ranks`."""
     found_by: Text
-    """Algorithm that found the mapping, one of `ways`: the one with the shortest step, or for a plan the
-    shortest batch."""
+    """Algorithm that found the mapping, one of `ways`: the one with the shortest step."""
     step_time_s: Result
     """Simulated time of a training step in seconds: GPipe, all-reduce and update."""
     pipeline_s: Result
@@ -144,7 +102,5 @@ class StoredMapping(Noun):
     """Result of each algorithm."""
     heuristics: tuple[StoredSearch, ...]
     """Results of the heuristic mappings, including those that are not candidates for `mapping`."""
-    plan: StoredPlanMap | None = None
-    """For a plan of a study: its devices and batch times."""
     ranks: StoredRankMap | None = None
     """For a training plan of `phaze plan`: the devices of its ranks and step times."""

@@ -73,19 +73,3 @@ FAILURE_DEFAULTS = {
     "restart": (600.0, "assumed: ten minutes to notice, replace the node and load the last checkpoint"),
 }
 """Seconds of a checkpoint and of a restart if failures are given without them, with the reason, by option."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanFilter:
-    """Filter for the plans in a study's file; None matches any value."""
-
-    model: Annotated[str | None, Described(flags=("--model", "-m"), text="Workload whose plan to use.")] = (
-        None
-    )
-    architecture: Annotated[
-        str | None, Described(flags=("--architecture", "-a"), text="Architecture whose plan to use.")
-    ] = None
-    hbm_gib: Annotated[float | None, Described(text="HBM of the plan's devices in GiB.", least=0)] = None
-    planner: Annotated[
-        str | None, Described(text="Planner whose plan to use. Default: the one with the fastest plan.")
-    ] = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import product
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from phaze.layout import Layout
 from phaze.spec.names import Backward, ModelPlanner
 from phaze.spec.noun import Noun
-from phaze.spec.values import Flag, Label, Location, Name, Once, Positive, PositiveInt, Seed, Share
+from phaze.spec.values import Flag, Label, Name, Positive, PositiveInt, Seed, Share
 
 VARIED = ("hbm_bandwidth", "network_bandwidth")
 """Cluster properties that variations change."""
@@ -177,20 +177,6 @@ class CertifySettings(Noun):
     """Seed of the random draw of the excluded points."""
 
 
-class PlanMapSettings(Noun):
-    """Settings for mapping each model's best plans to networks, in the report."""
-
-    systems: Annotated[tuple[Location, ...], Once] = ()
-    """Systems whose networks plans are mapped to: files in config/systems or paths, with levels, a torus or a
-    matrix of bandwidths. A larger system is cut to as many devices as the first scenario has."""
-    planners: Annotated[tuple[ModelPlanner, ...], Once] = ("phaze", "piper")
-    """Planners whose plans are mapped."""
-    steps: PositiveInt = 5000
-    """Swaps tried by each of the two chains of the local search."""
-    seed: Seed = 0
-    """Seed of the local search."""
-
-
 class Variation(Noun):
     """Changed bandwidths of the cluster, as factors of the study's values or as absolute values."""
 
@@ -230,9 +216,16 @@ class ReportSettings(Noun):
     """Published results to compare with, a file in config/published; null: none."""
     strategies: StrategySettings = StrategySettings()
     """Search strategies to compare."""
-    maps: PlanMapSettings = PlanMapSettings()
-    """Networks to map plans to."""
     area_limits_mm2: tuple[Positive, ...] = ()
     """Additional area limits in mm², below the scenario's, for which the best architectures are reported."""
     sensitivity: dict[Name, Variation] = Field(default_factory=dict)
     """Variations, by name, under which the winners are evaluated again."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_maps(cls, fields: object) -> object:
+        if isinstance(fields, Mapping) and "maps" in fields:
+            raise ValueError(
+                "maps: was removed: write a plan with `phaze place -o PLAN.json` and map it with `phaze map`"
+            )
+        return fields

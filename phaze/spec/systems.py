@@ -1,6 +1,6 @@
 """Load systems and devices from config/systems and config/devices."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from math import log
 from pathlib import Path
@@ -95,33 +95,6 @@ def _read_matrix(file: MatrixFile, folder: Path) -> Matrix:
     rows = [[unit * file.unit_bytes_per_s for unit in row] for row in read_bandwidths(path)]
     about = {"latency_s": file.latency_s, "absent": file.absent}
     return Matrix.parse({"bandwidths_bytes_per_s": rows, **about}, str(path))
-
-
-def load_map_networks(
-    names: Iterable[str], devices: int, folder: Path = FOLDER
-) -> dict[str, dict[str, object]]:
-    """Load the networks to which plans for `devices` devices can be mapped, by name, as plain values.
-
-    Raises PhazeError for a flat network, where all mappings are equal, for a network with too few devices,
-    and for duplicate names.
-    """
-    networks: dict[str, dict[str, object]] = {}
-    for name in names:
-        where = f"report.maps.systems: {name}"
-        network, stem = load_network(name, folder), Path(name).stem if is_path(name) else name
-        if isinstance(network, System):
-            raise PhazeError(f"{where} is a flat network, on which all mappings are equally fast")
-        if isinstance(network, Cluster) and network.devices < devices:
-            network = sized(network, devices, where)
-        if network.devices < devices:
-            raise PhazeError(
-                f"{where} must have at least the {devices} devices of the plans, got {network.devices}",
-                "remove it, or give an empty list to map nothing",
-            )
-        if stem in networks:
-            raise PhazeError(f"{where}: another system already has this name")
-        networks[stem] = network.model_dump(mode="json")
-    return networks
 
 
 def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:

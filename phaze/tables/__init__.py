@@ -44,14 +44,10 @@ from phaze.tables.measured import (
     ToolErrors,
 )
 from phaze.tables.plans import (
-    BY_HAND,
-    MAP_WAYS,
     PLANNERS,
     Cases,
     Curves,
     Pipelines,
-    PlanDevices,
-    PlanMaps,
     Plans,
     PlanStages,
     ReadingFigures,

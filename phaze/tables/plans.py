@@ -27,11 +27,6 @@ TIMED = [
     "network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s",
 ]  # fmt: skip
 """Columns of a plan that a simulation needs in addition to its stages."""
-MAP_WAYS = ("cs-map", "p2p-map", "blocks-of-2", "blocks-of-4", "local-search")
-"""Methods of mapping a plan to devices."""
-BY_HAND = MAP_WAYS[:2]
-"""Default orders: replicas of a stage adjacent (all-reduce first), or stages of a pipeline adjacent."""
-_MAPPED = {**PLAN, "system": text("name of the system")}
 MODES = ("program", "table-1")
 _CASE = {
     "case": text("name of the case"),
@@ -47,7 +42,7 @@ READING = text("name of the reading, `study` for the study's own settings")
 
 
 class Plans(Table):
-    """Best plan of every planner for a model on an architecture, with its time under Piper's model."""
+    """Best plan of every planner for a model on an architecture, with the time that it claims."""
 
     keys = PLAN
     columns = {
@@ -69,13 +64,6 @@ class Plans(Table):
         "sync_s": real("gradient exchange after a batch, part of the batch time; 0 without a flush"),
         "all_reduce_factor": real("planner's factor of an all-reduce, times (n - 1)/n of its tensor"),
         "samples_per_s": real("throughput"),
-        "piper_time_per_sample_s": real("time under Piper's model; infinite if infeasible", finite=False),
-        "piper_reason": text("reason why the plan is outside Piper's space, empty if it is inside"),
-    }
-    rules = {
-        "a plan that Piper's model does not admit says why": lambda f: (
-            (f["piper_time_per_sample_s"] < float("inf")) | (f["piper_reason"] != "")
-        )
     }
 
 
@@ -95,35 +83,6 @@ class PlanStages(Table):
     }
 
 
-class PlanMaps(Table):
-    """Plans mapped to the devices of networks: simulated batch time under every mapping that was tried."""
-
-    keys = {**_MAPPED, "way": text("mapping method", *MAP_WAYS)}
-    columns = {
-        "network": text("description of the network"),
-        "devices": count("devices of the used part of the system", 1),
-        "lanes": count("concurrent pipelines: replicas R of the mapping", 1),
-        "workers": count("workers of a lane: stages S of the mapping", 1),
-        "unit": count("devices of a worker, with consecutive numbers", 1),
-        "alone_s": real("simulated batch time without communication time"),
-        "estimated_s": real("batch time estimated by the search, without contention"),
-        "simulated_s": real("simulated batch time with contention"),
-        "chosen": flag("whether it has the shortest simulated batch (the first on ties)"),
-    }
-
-
-class PlanDevices(Table):
-    """Device of every tensor-parallel rank in every replica of a plan, under the chosen mapping."""
-
-    keys = {
-        **_MAPPED,
-        "stage": count("stage number, from the first"),
-        "replica": count("replica r of the stage, in the order of its ring"),
-        "slice": count("rank in the tensor-parallel group"),
-    }
-    columns = {"device": count("device number in the network")}
-
-
 class Simulations(Table):
     """Simulation of every plan: time per batch, compared with the planned time, and the limiting resource."""
 
@@ -131,7 +90,6 @@ class Simulations(Table):
     columns = {
         "schedule": text("pipeline schedule", "1f1b", "gpipe", "2bw"),
         "planned_s": real("batch time of the planner"),
-        "assumed_s": real("batch time simulated under the planner's assumptions"),
         "simulated_s": real("simulated batch time; in steady state without a flush"),
         "samples_per_s": real("throughput"),
         "compute_share": real("share of device time spent on passes, with recomputation"),

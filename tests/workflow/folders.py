@@ -71,7 +71,6 @@ STUDY = {
         "strategies": {"models": []},
         "sensitivity": {},
         "published": None,
-        "maps": {"systems": ["tpu-v4"]},
     },
 }
 

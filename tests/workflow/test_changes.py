@@ -22,7 +22,7 @@ POINTS = {"screen": 12, "place": 12}
 """Jobs of three architectures that depend on the whole model and cluster."""
 TIMED = dict.fromkeys(
     ("choose_common", "place_common", "certify", "certify_common", "plan", "vary", "audit", "simulate",
-     "map_plans", "read", "report", "report_papers"), 1,
+     "read", "report", "report_papers"), 1,
 )  # fmt: skip
 """Jobs that join all microbatches and architectures, and what follows from them."""
 JOINS = {"find_common": 1, **TIMED}

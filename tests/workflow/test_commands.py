@@ -24,7 +24,6 @@ COMMANDS = {
     "partition": ("partition", "{results}/operator-graphs/tiny.json", *SHAPE, "-o"),
     "profile": ("partition", *TINY, *SHAPE, "--flow", "paper", "--graph-out"),
     "map": ("map", STAGES, "--topology", "torus-2d", "--steps", "9", "-o"),
-    "simulate": ("simulate", "{results}/plans/paper/tiny.parquet", "--trace"),
     "runs": ("simulate", "--system", "a100-selene", "--runs", "runs.csv", "-o"),
     "export": ("export", "{results}/report/plans.parquet", "-o"),
 }

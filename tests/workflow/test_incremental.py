@@ -18,8 +18,7 @@ from tests.workflow.studies import FAST
 pytestmark = pytest.mark.workflow
 
 POINT = "tiny/tp1-b2"
-MAPPED = {"plan_maps", "plan_devices", "report"}
-SIMULATED = {"simulations", "simulation_stages", *MAPPED}
+SIMULATED = {"simulations", "simulation_stages", "report"}
 PLANNED = {"plans", "plan_stages", *SIMULATED}
 
 
@@ -228,42 +227,10 @@ def test_every_plan_is_simulated(finished: Folder) -> None:
     assert simulations[key].equals(plans[key])
     checks = finished.reported("checks").set_index("check")
     simulated = checks[checks.index.str.contains("simulated")]
-    assert len(simulated) == 5
+    assert len(simulated) == 4
     assert simulated["passed"].all(), simulated
     assert (simulated["rows"] > 0).all()
     assert "## Simulated" in (finished.path / "results/report/report.md").read_text()
-
-
-def test_the_best_plans_are_mapped_to_a_network(finished: Folder) -> None:
-    plans = pd.read_parquet(finished.path / "results/plans/paper/tiny.parquet")
-    maps = pd.read_parquet(finished.path / "results/plan_maps/paper/tiny.parquet")
-    assert set(maps["planner"]) == {"phaze", "piper"}
-    assert set(maps["network"]) == {"2 × 2 × 2 torus"}
-    devices = pd.read_parquet(finished.path / "results/plan_devices/paper/tiny.parquet")
-    key = ["architecture", "hbm_gib", "planner"]
-    used = plans.set_index(key)["devices_used"]
-    counts = devices.groupby(key).size()
-    assert counts.tolist() == used.loc[counts.index].tolist()
-    assert "## On networks" in (finished.path / "results/report/report.md").read_text()
-
-
-def test_another_search_maps_and_reports_again_and_nothing_else(folder: Folder) -> None:
-    folder.edit(lambda study: study["report"]["maps"].update(steps=300))
-    assert tables_of(folder.stale()) == MAPPED
-
-
-def test_without_a_network_nothing_is_mapped(folder: Folder) -> None:
-    folder.edit(lambda study: study["report"].update(maps={"systems": []}))
-    assert tables_of(folder.stale()) == {"report"}
-
-
-def test_a_flat_network_to_map_to_is_refused(folder: Folder) -> None:
-    folder.edit(lambda study: study["report"].update(maps={"systems": ["paper"]}))
-    run = folder.snakemake("--cores", "2", check=False)
-    assert run.returncode != 0
-    assert (
-        "report.maps.systems: paper is a flat network, on which all mappings are equally fast" in run.output
-    )
 
 
 def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:

@@ -41,7 +41,6 @@ FILES = {
     "vary": 1,
     "audit": 1,
     "simulate": 2,
-    "map_plans": 2,
     "write_input": 1,
     "plan_case": 3,
     "simulate_tiled": 3,

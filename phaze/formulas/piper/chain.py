@@ -24,16 +24,12 @@ microbatch. The rest exists once per parameter: gradients, optimizer state, and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.base.units import GIB
 from phaze.formulas.flushing import Chain
-from phaze.formulas.piper.knapsack import choose_by_ratio
-from phaze.formulas.piper.layers import Configurations, FlatCluster, ProfiledLayers, in_flight
-from phaze.formulas.piper.stages import costs_of, planned_stage
+from phaze.formulas.piper.layers import Configurations, ProfiledLayers
 from phaze.layout import Layout, Recompute
 
 STASH, RECOMPUTE = "stash", "recompute"
@@ -91,56 +87,3 @@ def _configurations(chain: Chain, layout: Layout, recompute: Sequence[bool]) -> 
 
 def _by_layer(kinds: Sequence[Floats]) -> Floats:
     return np.stack(kinds, axis=1).ravel()
-
-
-def why_outside(cluster: FlatCluster, layouts: Sequence[Layout]) -> str:
-    """Message if a data-parallel width does not divide the batch, which Piper requires; otherwise empty.
-
-    Such a plan can be priced, with fewer microbatches on some replicas, but it is outside Piper's space.
-    """
-    for layout in layouts if cluster.synchronisation == "batch" else ():
-        if cluster.microbatches % layout.dp:
-            return f"data: {layout.dp} does not divide the {cluster.microbatches} microbatches of a batch"
-    return ""
-
-
-def price(
-    layers: ProfiledLayers, cluster: FlatCluster, cuts: Sequence[range], layouts: Sequence[Layout]
-) -> float | str:
-    """Time per sample of the given stages under Piper's cost model, or the reason why they cannot run.
-
-    Stages are in the order of the data flow, with layers as positions; all layers of a stage have the
-    configuration of its layout. Data widths need not divide N (see `why_outside`).
-    """
-    degree = sum(layout.dp for layout in layouts)
-    devices = sum(layout.devices for layout in layouts)
-    if devices > cluster.devices:
-        return f"devices: it takes {devices}, {cluster.devices} given"
-    if degree > cluster.microbatches:
-        return f"batch: data widths sum to {degree}, above the {cluster.microbatches} microbatches of a batch"
-    slowest_s = 0.0
-    for number, (cut, layout) in enumerate(zip(cuts, layouts, strict=True)):
-        stage_s = _stage_s(layers, cluster, cut, layout, in_flight(degree, layout))
-        if isinstance(stage_s, str):
-            return f"stage {number}: {stage_s}"
-        slowest_s, degree = max(slowest_s, stage_s), degree - layout.dp
-    return slowest_s
-
-
-def _stage_s(
-    layers: ProfiledLayers, cluster: FlatCluster, cut: range, layout: Layout, waiting: int
-) -> float | str:
-    if layout.tp not in layers.options:
-        return f"tensor: no layer has a configuration of width {layout.tp}"
-    name, options = CONFIGURATIONS[layout.recompute], layers.options[layout.tp]
-    # All layers of a stage share one option, so configurations with other names are dropped.
-    only = replace(layers, options={layout.tp: options.take(np.array(options.names) == name)})
-    member = np.isin(np.arange(len(layers)), cut)
-    # Without a memory limit, so that the message can say how much memory the stage needs.
-    costs = costs_of(only, replace(cluster, memory_bytes=np.inf))
-    stage = planned_stage(costs, member, layout, waiting, cluster.exchanged(layout), choose_by_ratio)
-    if stage is None:
-        return f"configuration: not every layer can {name} at width {layout.tp}"
-    if stage.memory_bytes > cluster.memory_bytes:
-        return f"memory: it needs {stage.memory_bytes / GIB:.2f} GiB, {cluster.memory_bytes / GIB:g} given"
-    return stage.time_s

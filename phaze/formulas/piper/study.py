@@ -1,4 +1,4 @@
-"""Use Piper in a study: plan models, price other planners' plans, and write the rows of planning cases.
+"""Use Piper in a study: plan models, and write the rows of planning cases.
 
 A case plans a profile with every planner on every cluster of a point (Piper, Section 5). A profile also gives
 deeper or shallower models, with another number of repeated layers. The layers of the most frequent name must
@@ -24,7 +24,7 @@ from phaze.base.units import GIB
 from phaze.formulas.flushing import Chain
 from phaze.formulas.phaze.flush import Infeasible
 from phaze.formulas.piper.baselines import Contender
-from phaze.formulas.piper.chain import RECOMPUTE, price, read_layers, why_outside
+from phaze.formulas.piper.chain import RECOMPUTE, read_layers
 from phaze.formulas.piper.layers import Configurations, FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
 from phaze.formulas.piper.planner import BELOW, SearchOptions, fastest_run
 from phaze.formulas.piper.question import why_no_plan
@@ -70,19 +70,6 @@ def _stage(
         work_bytes=0.0,
     )
     return stage, StageMemory(int(recomputed.sum()), planned.in_flight, planned.memory_bytes)
-
-
-def price_planned(task: PlanningTask, planned: Planned) -> tuple[float, str]:
-    """Time per sample in Piper's model, inf if infeasible, and why the plan is not a valid Piper plan."""
-    plan, microbatch = planned.plan, planned.plan.layout.microbatch
-    if plan.schedule == "2bw":
-        return plan.claimed.time_per_sample_s, ""
-    cluster, layouts = cluster_of(task, microbatch), [stage.layout for stage in plan.stages]
-    cuts = [range(stage.first_layer, stage.last_layer + 1) for stage in plan.stages]
-    priced = price(models_of(task)[microbatch], cluster, cuts, layouts)
-    if isinstance(priced, str):
-        return np.inf, priced
-    return priced / microbatch, why_outside(cluster, layouts)
 
 
 @lru_cache(maxsize=1)

@@ -146,18 +146,6 @@ def test_equal_and_experts_stages_are_no_faster_than_phazes(plans: pd.DataFrame)
             assert plans.loc[(name, "phaze"), "time_per_sample_s"] <= slower * (1 + 1e-12)
 
 
-def test_a_plan_of_pipers_space_is_no_better_than_pipers(plans: pd.DataFrame) -> None:
-    inside = 0
-    for name in ("a0", "a1"):
-        for planner in PLANNERS:
-            row = plans.loc[(name, planner)]
-            if not row["piper_reason"]:
-                inside += 1
-                best = plans.loc[(name, "piper"), "time_per_sample_s"]
-                assert best <= row["piper_time_per_sample_s"] * (1 + 1e-12)
-    assert inside > 2
-
-
 def test_stages_sum_to_their_plan(planned: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     plans, stages = planned
     for key, cut in stages.groupby(KEY):

@@ -1,16 +1,14 @@
-"""Networks of systems: the smallest sufficient part, and its bandwidths between devices and units."""
+"""Networks of systems: bandwidths between devices and units."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from phaze.base.errors import PhazeError
 from phaze.cost.network.fabric import fabric
-from phaze.map.networks import device_network, part_of, units_of
+from phaze.map.networks import device_network, units_of
 from phaze.spec.network import Matrix, Torus
 from phaze.spec.system import Cluster, Level
-from phaze.spec.systems import load_network
 
 
 def pod(*shape: int) -> Cluster:
@@ -29,31 +27,6 @@ NODES = Cluster(
         Level(devices=64, bandwidth_bytes_per_s=10.0, latency_s=2.0),
     ),
 )
-
-
-@pytest.mark.parametrize(
-    ("devices", "shape"),
-    [(4096, (16, 16, 16)), (1024, (16, 8, 8)), (1000, (16, 8, 8)), (513, (16, 8, 8)), (8, (2, 2, 2))],
-)
-def test_a_part_of_a_pod_is_a_box_with_enough_devices(devices: int, shape: tuple[int, ...]) -> None:
-    system = load_network("tpu-v4")
-    assert isinstance(system, Cluster)
-    part = part_of(system, devices)
-    assert part.torus is not None
-    assert part.torus.shape == shape
-    assert Cluster.parse(part.model_dump(), "part").devices == np.prod(shape)
-
-
-@pytest.mark.parametrize(("devices", "levels"), [(64, (4, 64)), (9, (4, 12)), (4, (4,)), (3, (4,))])
-def test_a_part_of_a_cluster_is_whole_nodes(devices: int, levels: tuple[int, ...]) -> None:
-    part = part_of(NODES, devices)
-    assert tuple(level.devices for level in part.levels) == levels
-    assert fabric(part, part.devices).topology.devices == part.devices
-
-
-def test_a_system_with_too_few_devices_is_an_error() -> None:
-    with pytest.raises(PhazeError, match="has 64 devices, 65 are needed"):
-        part_of(NODES, 65)
 
 
 def test_a_message_over_hops_gets_a_share_of_a_link() -> None:

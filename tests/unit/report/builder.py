@@ -53,7 +53,6 @@ from tests.unit.report.toy_chips import (
     schedules,
     solves,
 )
-from tests.unit.report.toy_maps import SYSTEMS, plan_maps
 from tests.unit.report.toy_models import MODELS, graphs, layers, operators
 from tests.unit.report.toy_placements import BATCH, DEVICES, EXPERTS, placed
 from tests.unit.report.toy_plans import plans
@@ -103,7 +102,6 @@ def study() -> Study:
             "training": {"microbatches": [1, 2]},
             "certify": {"points": 5},
             "report": {
-                "maps": {"systems": list(SYSTEMS)},
                 "strategies": {"models": ["bert-large"]},
                 "sensitivity": {
                     "hbm-half": {"hbm_bandwidth_factor": 0.5},
@@ -234,7 +232,6 @@ def inputs() -> Inputs:
         plan_stages=plan_stages,
         simulations=simulated,
         simulation_stages=simulation_stages,
-        plan_maps=plan_maps(planned),
         times=times(),
         certificates=certificates(main, study()),
         audits=audits(main),

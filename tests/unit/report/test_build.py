@@ -64,7 +64,7 @@ def test_every_part_of_the_report_is_there(report: Report) -> None:
     expected = [
         "recommended", "throughput", "memory", "ranking", "certificate",
         "front", "time", "chips",
-        "sensitivity", "closeups", "planners", "simulated", "networks", "strategies", "walk", "scenarios",
+        "sensitivity", "closeups", "planners", "simulated", "strategies", "walk", "scenarios",
         "proofs", "models", "misfits", "checks", "method",
     ]  # fmt: skip
     assert [section.anchor for section in report.sections] == expected

@@ -19,7 +19,7 @@ STASHING = "memory: the leanest placement (t = 1, 3 stages) needs 1.319 MiB, 524
 RECOMPUTING = "memory: the leanest placement (t = 1, 6 stages) needs 595.2 KiB, 524.3 KiB given: too little"
 SOLVED_AGAIN = ("lower_s", "feasible_s", "plain_s", "bound_s", "exact_s", "best_s")
 ABSENT = (
-    "fronts", "trials", "sensitivities", "plan_stages", "simulations", "simulation_stages", "plan_maps",
+    "fronts", "trials", "sensitivities", "plan_stages", "simulations", "simulation_stages",
 )  # fmt: skip
 NEVER = ("time_per_batch_s", "bound_s", "max_load_s", "sync_s", "joules_per_sample")
 
@@ -51,9 +51,9 @@ def unplanned(inputs: Inputs, cluster: Outcome) -> pd.DataFrame:
     """Return infeasible plans of every planner on the architectures of the results."""
     nothing = dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0)
     texts = {"tensor": "", "data": "", "memory": "none", "schedule": "none"}
-    never = dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), np.inf)
+    never = {"time_per_sample_s": np.inf}
     nothing |= {"network_bandwidth_bytes_per_s": 1e9, "hbm_bandwidth_bytes_per_s": 1e12}
-    reasons = {"status": "infeasible", "reason": STASHING, "piper_reason": "there is no plan"}
+    reasons = {"status": "infeasible", "reason": STASHING}
     chips = result_table(inputs, cluster)[["model", "architecture", "hbm_gib"]].drop_duplicates()
     every = chips.merge(pd.DataFrame({"planner": PLANNERS}), how="cross")
     zero = dict.fromkeys(("samples_per_s", "sync_s", "all_reduce_factor"), 0.0)

@@ -17,7 +17,6 @@ from phaze.tables import Simulations
 from tests.unit.report.builder import assert_caught, of_kind, scaled
 
 ALL = "every plan is simulated"
-ASSUMED = "simulated under its planner's assumptions a plan takes the planner's time"
 FITS = "simulated stages hold no more than planned, and fit the HBM"
 WORK = "no simulated device works longer than the batch takes"
 MOVED = "no simulated HBM works longer than the passes, no link more than the time"
@@ -76,7 +75,6 @@ def test_a_defect_of_a_simulation_is_caught(evidence: Evidence) -> None:
         evidence,
         (ALL, "simulations", lambda frame: frame.iloc[1:]),
         (ALL, "simulations", scaled("planned_s", 1.01)),
-        (ASSUMED, "simulations", scaled("assumed_s", 1.01)),
         (FITS, "simulation_stages", scaled("peak_bytes", 1.01)),
         (FITS, "simulation_stages", scaled("headroom_bytes", -1.0)),
         (WORK, "simulations", scaled("compute_share", 0.9)),

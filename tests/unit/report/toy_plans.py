@@ -73,16 +73,15 @@ def _of_chip(
 def _nothing() -> Row:
     return {
         "status": "infeasible", "reason": "memory: too little", "flushes": False, "tensor": "", "data": "",
-        "memory": "none", "samples_per_s": 0.0, "piper_reason": "there is no plan",
+        "memory": "none", "samples_per_s": 0.0,
         "schedule": "none", "sync_s": 0.0, "all_reduce_factor": 0.0,
         **dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0),
-        **dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), math.inf),
+        "time_per_sample_s": math.inf,
     }  # fmt: skip
 
 
 def _flushing(best: pd.Series, slower: float) -> Row:
     time = slower * float(best["time_per_batch_s"]) / BATCH
-    outside = slower > 1.2
     return {
         "status": "placed", "reason": "", "flushes": True, "schedule": "1f1b",
         "microbatch": layout_of(best).microbatch, "microbatches": BATCH // layout_of(best).microbatch,
@@ -91,8 +90,6 @@ def _flushing(best: pd.Series, slower: float) -> Row:
         "stages": best["stages"], "devices_used": best["devices_used"],
         "degree": best["data"] * best["stages"], "time_per_sample_s": time, "samples_per_s": 1 / time,
         "sync_s": 0.0, "all_reduce_factor": 2.0,
-        "piper_time_per_sample_s": math.inf if outside else 0.9 * time,
-        "piper_reason": "stage 0: memory: it needs 90 GiB, 80 given" if outside else "",
     }  # fmt: skip
 
 
@@ -154,5 +151,5 @@ def _pipers(best: pd.Series) -> tuple[Row, list[Row]]:
         "microbatch": layout_of(best).microbatch, "microbatches": BATCH // layout_of(best).microbatch,
         "tensor": f"{2 * widest},{widest}", "data": "2,1", "memory": "mixed", "stages": 2,
         "devices_used": 5 * widest, "degree": 3, "time_per_sample_s": time, "samples_per_s": 1 / time,
-        "piper_time_per_sample_s": time, "piper_reason": "", "sync_s": 0.0, "all_reduce_factor": 2.0,
+        "sync_s": 0.0, "all_reduce_factor": 2.0,
     }, stages  # fmt: skip

@@ -35,7 +35,7 @@ def _simulated(plan: pd.Series, stages: pd.DataFrame) -> tuple[dict[str, object]
     compute = float((busy * devices).sum() / (devices.sum() * simulated))
     fullest = int(stages["memory_bytes"].argmax())
     row = {
-        "schedule": plan["schedule"], "planned_s": planned, "assumed_s": planned, "simulated_s": simulated,
+        "schedule": plan["schedule"], "planned_s": planned, "simulated_s": simulated,
         "samples_per_s": samples / simulated, "compute_share": compute,
         "exposed_communication_share": (1 - compute) / 2, "bubble_share": (1 - compute) / 2,
         "hbm_share": compute / 2, "link_share": sum(LINKS.values()),

@@ -197,8 +197,7 @@ CASE = {"input": "a", "show": "table", "clusters": [{"devices": [1], "memory_gib
     ("key", "about"),
     [("plans/inputs/a/file", r"plans\.inputs\.a\.file"), ("plans/folder", r"plans\.folder"),
      ("workloads/gpt2-xl/model", r"workloads\.gpt2-xl\.model"),
-     ("scenarios/tpu-v4-pod/system", r"scenarios\.tpu-v4-pod\.system"),
-     ("report/maps/systems", r"report\.maps\.systems\.0")],
+     ("scenarios/tpu-v4-pod/system", r"scenarios\.tpu-v4-pod\.system")],
 )  # fmt: skip
 def test_what_the_workflow_would_fill_in_is_no_path(
     config: Config, tmp_path: Path, key: str, about: str, name: str
@@ -206,7 +205,7 @@ def test_what_the_workflow_would_fill_in_is_no_path(
     """Snakemake takes `a{case}.json` for a pattern: it would plan the file `abars.json` next to it."""
     inputs = {"a": {**PLANNED, "file": "a.json"}}
     put("plans", {"folder": str(tmp_path), "inputs": inputs, "cases": {"bars": CASE}})(config)
-    put(key, [name] if key == "report/maps/systems" else name)(config)
+    put(key, name)(config)
     for file in ("a.json", "abars.json", "a{case}.json"):
         (tmp_path / file).write_text("{}")
     with pytest.raises(
@@ -242,6 +241,12 @@ def test_every_place_allows_as_many_devices() -> None:
             noun.parse(fields, "x.yaml")
 
 
+def test_a_removed_key_says_what_replaces_it(config: Config) -> None:
+    put("report/maps", {"systems": ["tpu-v4"]})(config)
+    with pytest.raises(PhazeError, match=r"report: maps: was removed: write a plan with `phaze place -o"):
+        load_settings(config)
+
+
 def test_graphs_of_maps_take_k_from_their_models(config: Config) -> None:
     graph = {"label": "ResNet", "microbatch": 1, "system": "titan-v-ethernet"}
     config["maps"] = {"graphs": {"net": {**graph, "model": "resnet-152"}}}
@@ -266,7 +271,6 @@ def test_a_key_given_twice_is_refused_where_snakemake_keeps_the_last(tmp_path: P
 )
 def test_half_and_double_are_those_of_the_study_s_own_system(config: Config, scenario: Config) -> None:
     put("scenarios", {"mine": scenario})(config)
-    put("report/maps", {"systems": []})(config)
     settings = load_settings(config)
     unvaried, varied = settings.scenarios["mine"], settings.variations("mine")
     hbm, network = unvaried.hbm_bandwidth_bytes_per_s, unvaried.network_bandwidth_bytes_per_s
