@@ -20,6 +20,7 @@ from phaze.plan.plan import Machine
 from phaze.plan.pricing.lowering import Lowering, Lowerings
 from phaze.plan.splits.split import Content, StagedLayout
 from phaze.plan.terms.memory import Room, tensor_limit_bytes
+from phaze.plan.time_limit import Work
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.spec.names import Rank
@@ -102,6 +103,11 @@ class PlanQuestion:
     def lowering(self, layout: Layout) -> Lowering:
         """Lowering of the model for a layout's tensor parallelism, with a vocabulary padded to match."""
         return self._lowerings.of(layout)
+
+    @property
+    def work(self) -> Work:
+        """Work of the search that asks, with its time limit."""
+        return self._lowerings.work
 
     def forget(self, most: int) -> None:
         """Free the cached costs of shards if there are more than `most`."""

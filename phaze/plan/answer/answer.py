@@ -229,6 +229,11 @@ class TrainingPlanner:
         if (planner := self.on_chip(search_plans.place)) is not self:
             return planner.answer(search_plans, top, alone=alone)
         if not search_plans.plans:
+            if self.limit.reason and search_plans.certificate.stopped == self.limit.reason:
+                raise PhazeError(
+                    f"plan: no plan was found: {self.limit.reason}",
+                    "pass more --seconds, or fix fields of the layout, such as --fix cp=1,etp=1",
+                )
             return self._unfit(search_plans)
         plans = search_plans.plans[:1] if alone else search_plans.plans
         ranked = [PricedLayout.of(self.question, plan) for plan in plans]

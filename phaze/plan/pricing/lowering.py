@@ -44,6 +44,7 @@ from phaze.plan.terms.overlap import (
     takes_many_queues,
 )
 from phaze.plan.terms.state import StateTerms
+from phaze.plan.time_limit import Work
 from phaze.runtimes.rules import TrainingTask, pairs_passes
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
@@ -136,6 +137,8 @@ class Lowering:
     machine: Machine
     schedules: dict[int, LayerSchedules] = field(default_factory=dict)
     """Schedules of operators by bytes per element, if the machine's stack schedules them."""
+    work: Work = field(default_factory=Work)
+    """Work of the search that asks, whose time limit also ends a lowering."""
     _known: dict[tuple[str, bool], QueueOptions] = field(default_factory=dict)
     _working: dict[tuple[Layout, frozenset[tuple[str, Recompute]]], WorkingBytes] = field(
         default_factory=dict
@@ -191,7 +194,10 @@ class Lowering:
         """Compute the layer costs of several layouts together, which is much faster than one by one."""
         machine = self.machine
         new = {key: layout for layout in layouts if (key := self._key(layout)) not in self._known}
-        workloads = {key: self.workload(layout) for key, layout in new.items()}
+        workloads = {}
+        for key, layout in new.items():
+            self.work.check()
+            workloads[key] = self.workload(layout)
         for width in {layout.bytes_per_element for layout in new.values()}:
             times = self.schedules.get(width) or operator_times(machine, width)
             if isinstance(times, LayerSchedules):
@@ -501,6 +507,8 @@ class Lowerings:
     """True if attention keeps its scores on chip."""
     schedules: dict[int, LayerSchedules] = field(default_factory=dict)
     """Schedules of operators by bytes per element, shared by all lowerings."""
+    work: Work = field(default_factory=Work)
+    """Work of the search that asks."""
     _known: dict[int, Lowering] = field(default_factory=dict)
 
     def of(self, layout: Layout) -> Lowering:
@@ -511,7 +519,7 @@ class Lowerings:
             training = ModelTraining(
                 model, task.sequence, task.global_batch, self.optimizer, flash_attention=self.flash
             )
-            self._known[layout.tp] = Lowering(training, self.machine, self.schedules)
+            self._known[layout.tp] = Lowering(training, self.machine, self.schedules, self.work)
         return self._known[layout.tp]
 
     def forget(self, most: int) -> None:

@@ -148,18 +148,27 @@ class LayoutSearch:
     @contextmanager
     def _in_time(self) -> Iterator[None]:
         """Context that says where the search stands, and ends when its time is over and there is a plan."""
-        self.contenders.work.check, self._running = self._check_time, True
+        works, self._running = (self.contenders.work, self.question.work), True
+        for work in works:
+            work.check = self._check_time
         try:
             with busy(lambda: f"{self.planner.label}{self.progress()}"):
                 yield
         except OutOfTime as reason:
             self._out_of_time = str(reason)
         finally:
-            self.contenders.work.check, self._running = Work.check, False
+            self._running = False
+            for work in works:
+                work.check = Work.check
 
     def _check_time(self) -> None:
-        """Raise OutOfTime if the search must end; it goes on until there is a plan, here or elsewhere."""
-        if min(self.best_s, self.planner.most_s) < inf and (reason := self.planner.limit.reason):
+        """Raise OutOfTime if the search must end.
+
+        On devices it goes on until there is a plan, here or elsewhere, which takes seconds. Schedules may
+        take minutes.
+        """
+        has_plan = min(self.best_s, self.planner.most_s) < inf
+        if (has_plan or self.question.machine.stack.scheduled) and (reason := self.planner.limit.reason):
             raise OutOfTime(reason)
 
     def _run(self, number: int) -> None:
