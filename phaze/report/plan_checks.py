@@ -20,7 +20,6 @@ from phaze.tables.plans import PLAN
 WORDS = words_of("study")
 _CHIP = ("model", "architecture", "hbm_gib")
 _PLAN = tuple(PLAN)
-_MAPPED = (*PLAN, "system")
 LOOSE = 1e-3
 """Tolerance of steady-state times, inexact if transfers form long cycles; includes a margin."""
 PLANNER_CHECKS, SIMULATION_CHECKS = (Checklist[Evidence]() for _ in range(2))

@@ -129,12 +129,8 @@ class StageWork:
     """Time of the backward pass, without recomputation."""
     arriving_bytes: float
     """Bytes of all tensors that enter the stage with a microbatch."""
-    longest_arriving_bytes: float
-    """Bytes of the largest tensor that enters the stage."""
     departing_bytes: float
     """Bytes of the tensors that leave the stage, whose gradients return."""
-    longest_departing_bytes: float
-    """Bytes of the largest tensor that leaves the stage."""
     weight_bytes: float
     """Bytes of the weights that passes read; the gradients have the same size."""
     fixed_bytes: float

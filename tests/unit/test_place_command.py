@@ -38,6 +38,13 @@ def test_the_default_architecture_is_the_device_of_the_system(model: str) -> Non
         assert question["machine"]["device"]["name"] == device
 
 
+def test_a_time_limit_also_ends_a_search_on_chips_without_a_plan(model: str) -> None:
+    """On chips a first plan may take minutes, on devices seconds, for which a search waits."""
+    limited = ("place", "--model", model, *SMALL, "--seconds", "0.001")
+    with pytest.raises(PhazeError, match=r"no plan was found: its time limit of 0.001 s was reached"):
+        invoke(*limited)
+
+
 def test_a_study_says_the_bandwidth_of_a_flat_network_in_place_of_levels() -> None:
     with pytest.raises(PhazeError, match="network_bandwidth_bytes_per_s"):
         load_scenario(ScenarioChoice(system="h100"))

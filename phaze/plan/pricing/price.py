@@ -171,16 +171,6 @@ class Price:
         return self.mean([use.total for use in self.link_shares]) if self.link_uses_s else 0.0
 
     @property
-    def memory_binds(self) -> bool:
-        """True if a pass takes longer because its operators share the HBM bandwidth."""
-        hbm, stages = self.machine.hbm_bytes_per_s, self.plan.stages
-        return any(
-            stage_pass.duration_s(hbm) > stage_pass.seconds
-            for stage in stages
-            for stage_pass in stage.passes.values()
-        )
-
-    @property
     def hbm_shares(self) -> tuple[float, ...]:
         """HBM utilisation of a device by stage, from the traffic of its passes."""
         moved = [

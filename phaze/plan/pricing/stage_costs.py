@@ -31,12 +31,6 @@ from phaze.plan.terms.overlap import (
     waits_s,
 )
 
-Tensors = Literal["longest", "all"]
-"""Choice of the tensors between two stages whose transfer time counts.
-
-`longest`: only the largest one that enters the stage counts. `all`: one after the other on its link,
-while operators also share the HBM of their device.
-"""
 MATRICES = 4
 """Number of matrices of a block, which buckets do not split: two in attention, two in feed-forward."""
 TENSORS = 7
@@ -44,13 +38,11 @@ TENSORS = 7
 values in one, output, three in feed-forward, two norms."""
 
 
-def pipeline_of(
-    plan: Plan, machine: Machine, tensors: Tensors = "all", costs: Sequence[StageCost] | None = None
-) -> Pipeline:
+def pipeline_of(plan: Plan, machine: Machine, costs: Sequence[StageCost] | None = None) -> Pipeline:
     """Build a plan's pipeline for simulation; stage costs are computed unless they are given."""
     groups = [stage.layout for stage in plan.stages[: plan.depth]]
     if costs is None:
-        costs = _stage_costs(plan, machine, tensors)
+        costs = _stage_costs(plan, machine)
     return Pipeline(
         tuple(costs),
         plan.microbatches,
@@ -65,7 +57,7 @@ def pipeline_of(
     )
 
 
-def _stage_costs(plan: Plan, machine: Machine, tensors: Tensors) -> list[StageCost]:
+def _stage_costs(plan: Plan, machine: Machine) -> list[StageCost]:
     """Costs of all stages of a plan; stages that differ only by their places are computed once."""
     by_key: dict[tuple[Stage, float, float, int], StageCost] = {}
     costs, streams = [], SCHEDULES[plan.schedule].streams
@@ -74,21 +66,18 @@ def _stage_costs(plan: Plan, machine: Machine, tensors: Tensors) -> list[StageCo
         # first one, and on the distance of its copy in schedules where microbatches enter at both ends.
         first = min(stage.first_layer, 1)
         moved = replace(stage, first_layer=first, last_layer=first + stage.layers - 1)
-        key = moved, *_messages_bytes(plan, q, tensors), q if streams > 1 else 0
+        key = moved, *_messages_bytes(plan, q), q if streams > 1 else 0
         if key not in by_key:
-            by_key[key] = stage_cost(plan, machine, q, tensors)
+            by_key[key] = stage_cost(plan, machine, q)
         costs.append(by_key[key])
     return costs
 
 
-def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -> StageCost:
+def stage_cost(plan: Plan, machine: Machine, q: int) -> StageCost:
     """Times and bytes of the q-th stage of a plan, including communication with its neighbours."""
     stage, zero = plan.stages[q], plan.stages[q].layout.zero
     splits = SCHEDULES[plan.schedule].splits
-    passes_s = [
-        stage_pass.duration_s(machine.hbm_bytes_per_s) if tensors == "all" else stage_pass.seconds
-        for stage_pass in stage.passes.values()
-    ]
+    passes_s = [stage_pass.duration_s(machine.hbm_bytes_per_s) for stage_pass in stage.passes.values()]
     share, lost = plan.execution.overlap_sync, lost_share(machine)
     after_s = 0.0
     if per_step("all_gather", zero):
@@ -102,7 +91,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
             operators=_overlapped_parts(stage, machine),
         )
         after_s = float(gathered_s)
-    activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
+    activation_s, gradient_s = _passed_on_s(plan, machine, q)
     sync_s, late_s = _sync_s(plan, machine, q, passes_s[1] + passes_s[2])
     # A message takes two SMs, which slows the concurrent pass of its sender.
     if plan.execution.transfers == "overlapped":
@@ -322,23 +311,18 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[fl
     return sync_s, late_s
 
 
-def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tuple[float, float]:
+def _passed_on_s(plan: Plan, machine: Machine, q: int) -> tuple[float, float]:
     """Transfer time of activations to the next stage, and of gradients to the previous one."""
-    sent, returned = _messages_bytes(plan, q, tensors)
+    sent, returned = _messages_bytes(plan, q)
     layout = plan.stages[q].layout
     execution = plan.execution
     return send_s(execution, machine, layout, sent), send_s(execution, machine, layout, returned)
 
 
-def _messages_bytes(plan: Plan, q: int, tensors: Tensors) -> tuple[float, float]:
+def _messages_bytes(plan: Plan, q: int) -> tuple[float, float]:
     """Bytes of activations sent to the next stage, and of gradients returned to the previous one."""
-    sent, returned = 0.0, 0.0
-    if q + 1 < len(plan.stages):
-        later = plan.stages[q + 1]
-        sent = later.arriving_bytes if tensors == "all" else later.longest_arriving_bytes
-    if q > 0:
-        earlier = plan.stages[q - 1]
-        returned = earlier.departing_bytes if tensors == "all" else earlier.longest_departing_bytes
+    sent = plan.stages[q + 1].arriving_bytes if q + 1 < len(plan.stages) else 0.0
+    returned = plan.stages[q - 1].departing_bytes if q > 0 else 0.0
     return sent, returned
 
 

@@ -32,8 +32,8 @@ HBM_BANDWIDTH = 1e11
 PLANNED = Flat(BANDWIDTH, BOTH_DIRECTIONS)
 STAGE = Stage(
     first_layer=0, last_layer=1, layout=Layout(), time_per_sample_s=0.0, forward_s=1.0, recompute_s=0.0,
-    backward_s=2.0, arriving_bytes=0.0, longest_arriving_bytes=0.0, departing_bytes=0.0,
-    longest_departing_bytes=0.0, weight_bytes=0.0, fixed_bytes=0.0, stash_bytes=1.0, work_bytes=0.0,
+    backward_s=2.0, arriving_bytes=0.0, departing_bytes=0.0,
+    weight_bytes=0.0, fixed_bytes=0.0, stash_bytes=1.0, work_bytes=0.0,
     forward_hbm_bytes=0.0, recompute_hbm_bytes=0.0, backward_hbm_bytes=0.0,
     forward_reduced_bytes=0.0, recompute_reduced_bytes=0.0, backward_reduced_bytes=0.0,
 )  # fmt: skip
@@ -75,7 +75,7 @@ def slowed(plan: Plan, *, network: float = 1.0, hbm: float = 1.0) -> Plan:
 
 
 def _charged(stage: Stage) -> Stage:
-    waits = (stage.longest_arriving_bytes + stage.longest_departing_bytes) / BANDWIDTH
+    waits = (stage.arriving_bytes + stage.departing_bytes) / BANDWIDTH
     return replace(stage, time_per_sample_s=(stage.compute_s + waits) / stage.layout.dp)
 
 
@@ -102,9 +102,7 @@ def random_stages(rng: np.random.Generator, data: list[int]) -> list[Stage]:
             backward_s=float(rng.uniform(0.2, 2)),
             recompute_s=float(rng.integers(2) * rng.uniform(0.2, 1)),
             arriving_bytes=float(before.sum()),
-            longest_arriving_bytes=float(before.max(initial=0.0)),
             departing_bytes=float(after.sum()),
-            longest_departing_bytes=float(after.max(initial=0.0)),
             weight_bytes=float(rng.uniform(0, 2e9)),
         )
         for d, before, after in zip(data, borders, borders[1:], strict=False)
@@ -159,16 +157,16 @@ def test_a_first_stage_with_few_weights_does_not_hide_the_others() -> None:
 
 
 def test_tensors_that_enter_together_share_the_link() -> None:
-    two = replace(STAGE, arriving_bytes=2e9, longest_arriving_bytes=1e9)
-    first = replace(STAGE, departing_bytes=2e9, longest_departing_bytes=1e9)
+    two = replace(STAGE, arriving_bytes=2e9)
+    first = replace(STAGE, departing_bytes=2e9)
     found, alone = (replay(flushing([first, last], 4)) for last in (two, replace(two, arriving_bytes=1e9)))
     assert found.time_s > alone.time_s
 
 
 def test_no_link_carries_more_than_its_bandwidth() -> None:
     """A tensor that takes longer than the passes: without sharing, all would be in flight at once."""
-    first = replace(STAGE, departing_bytes=1e10, longest_departing_bytes=1e10)
-    last = replace(STAGE, arriving_bytes=1e10, longest_arriving_bytes=1e10)
+    first = replace(STAGE, departing_bytes=1e10)
+    last = replace(STAGE, arriving_bytes=1e10)
     plan = flushing([first, last], 40, "gpipe")
     assert replay(plan).time_s >= replay(plan).link_s == pytest.approx(40 * 10.0)
 

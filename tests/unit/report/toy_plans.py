@@ -119,7 +119,7 @@ def _cut(best: pd.Series) -> list[Row]:
 
 def _work(forward_s: float, backward_s: float, weight_bytes: float) -> Row:
     """Return the work, tensors and memory of a stage, without some parts."""
-    tensors = ("arriving_bytes", "longest_arriving_bytes", "departing_bytes", "longest_departing_bytes")
+    tensors = ("arriving_bytes", "departing_bytes")
     moved = (
         f"{way}_{what}_bytes" for way in ("forward", "recompute", "backward") for what in ("hbm", "reduced")
     )
