@@ -426,7 +426,9 @@ def proof_in_words(proof: PlanCertificate, rank: Rank, chips: int = 0) -> Iterat
     if proof.bound_s is not None:
         gap, checked = percent(proof.gap, 2), f"({proof.legal:,} checked, proven)"
         model = f"in this cost model {checked}"
-        if gap == percent(0.0, 2):
+        if not proof.bound_s:
+            sentence = f"Nothing is proven of the other {proof.legal:,} {layout}s."
+        elif gap == percent(0.0, 2):
             sentence = f"No other {layout} can beat {proof.bound_s:.5g} s {model}."
         else:
             sentence = (

@@ -148,7 +148,9 @@ class LayoutSearch:
     @contextmanager
     def _in_time(self) -> Iterator[None]:
         """Context that says where the search stands, and ends when its time is over and there is a plan."""
-        works, self._running = (self.contenders.work, self.question.work), True
+        works, self._running = [self.contenders.work], True
+        # Layers of devices are lowered in seconds, and bounds of all families follow from them.
+        works += [self.question.work] * bool(self.question.machine.stack.scheduled)
         for work in works:
             work.check = self._check_time
         try:
