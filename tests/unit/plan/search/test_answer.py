@@ -12,7 +12,7 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.answer.answer import recipe_rows, recipes_of
 from phaze.plan.answer.priced import PricedLayout
-from phaze.plan.answer.words import in_words
+from phaze.plan.answer.words import in_words, proof_in_words
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.pricing.price import price
 from phaze.plan.question import PlanQuestion
@@ -26,7 +26,7 @@ from phaze.spec.models import load_transformer
 from phaze.spec.names import Rank
 from phaze.spec.recipes import PublishedRecipe, published_recipes
 from phaze.spec.systems import load_cluster
-from phaze.spec.training_plan import NearRun, RecipeRow, TrainingPlan
+from phaze.spec.training_plan import NearRun, PlanCertificate, RecipeRow, TrainingPlan
 from tests.plans import planner_of
 
 LLAMA = "llama-3.1-405b", "h100", 16384
@@ -204,3 +204,16 @@ def test_with_a_wide_gap_the_plan_by_expected_time_is_no_slower_than_the_one_by_
         found = planner.best(1).plans[0]
         times_s[rank] = PricedLayout.of(planner.question, found).priced_for(planner.expected).price.time_s
     assert times_s["expected"] <= times_s["prudent"] * (1 + 1e-9)
+
+
+def test_without_a_bound_nothing_is_said_to_be_proven() -> None:
+    """A search that ended before its first bound, and one that has a bound."""
+    limit = "its time limit of 1 s was reached"
+    counts = {"layouts": 10, "illegal": {}, "same": 0, "unfit": 0, "bounded": {"layout": 9}, "divisions": 1}
+    for bound_s, start in ((0.0, "Nothing is proven of the other 10 layouts."), (4.0, "Any other layout is")):
+        certificate = PlanCertificate.parse(
+            {**counts, "simulated": 1, "bound_s": bound_s, "gap": 1 - bound_s / 5, "stopped": limit}, "proof"
+        )
+        (sentence,) = proof_in_words(certificate, "expected")
+        assert sentence.startswith(start)
+        assert sentence.endswith(f"The search ended early: {limit}.")
