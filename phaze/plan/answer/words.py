@@ -427,7 +427,9 @@ def proof_in_words(proof: PlanCertificate, rank: Rank, chips: int = 0) -> Iterat
         gap, checked = percent(proof.gap, 2), f"({proof.legal:,} checked, proven)"
         model = f"in this cost model {checked}"
         if not proof.bound_s:
-            sentence = f"Nothing is proven of the other {proof.legal:,} {layout}s."
+            sentence = (
+                f"Nothing is proven of the other {proof.legal:,} {layout.replace('layout', 'layouts')}."
+            )
         elif gap == percent(0.0, 2):
             sentence = f"No other {layout} can beat {proof.bound_s:.5g} s {model}."
         else:
