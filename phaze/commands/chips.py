@@ -15,9 +15,12 @@ from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
 from phaze.base.units import UM2_PER_MM2, digits, percent
 from phaze.commands.answers import TECHNOLOGY
+from phaze.commands.output import ended_at_once, restored_interrupts
 from phaze.commands.plan import answers_of, prepared
 from phaze.commands.tables import Titled, counts
 from phaze.cost.space import area_um2
+from phaze.plan.answer.answer import NoPlanInTime
+from phaze.plan.answer.words import unfit_in_words
 from phaze.spec.architecture import Architecture, load_technology
 from phaze.spec.files import read_mapping
 from phaze.spec.strict_yaml import load
@@ -80,10 +83,15 @@ def compared(request: PlaceOptions, names: Sequence[str], sweeps: Sequence[str])
         chips = [path for name in names for path in _variants(name, variants, Path(folder))]
         # TPU v4 as built is the reference row.
         chips += [BUILT] * (BUILT not in names)
-        # All are checked before the first one is planned.
-        return [
-            _row(phases) for phases in [prepared(request.planned_on(chip), prints=False) for chip in chips]
-        ]
+        rows: list[Row] = []
+        with ended_at_once():
+            # All are checked before the first one is planned.
+            for phases in [prepared(request.planned_on(chip), prints=False) for chip in chips]:
+                with restored_interrupts():
+                    rows.append(_row(phases))
+                if any(phase.interrupted for phase in phases):
+                    break
+        return rows
 
 
 def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[str]:
@@ -102,17 +110,27 @@ def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[
 
 
 def _row(phases: list[PlanPhases]) -> Row:
-    """Row of one architecture; PhazeError for several numbers of devices."""
+    """Row of one architecture, with the reason if there is no plan.
+
+    Raises PhazeError for several numbers of devices.
+    """
     if len(phases) > 1:
-        raise PhazeError("place: --devices has several numbers, which one architecture accepts only")
-    (answer,) = answers_of(phases)
-    device = answer.question.stored_machine().device
-    row = {
+        raise PhazeError(
+            f"place: --devices: must be one number for a table, got {len(phases)}",
+            "pass one number of devices, or one architecture without --sweep",
+        )
+    device = phases[0].question.stored_machine().device
+    row: dict[str, object] = {
         "architecture": device.name,
         "area_mm2": area_um2(device, load_technology(TECHNOLOGY).area_um2) / UM2_PER_MM2,
     }
+    empty = dict[str, object]({column.key: None for column in COLUMNS}) | row
+    try:
+        (answer,) = answers_of(phases)
+    except NoPlanInTime as error:
+        return empty | {"reason": str(error)}
     if answer.format == "phaze-no-plan":
-        return dict.fromkeys(column.key for column in COLUMNS) | row
+        return empty | {"reason": unfit_in_words(answer)}
     phaze = next((planner for planner in answer.planners if planner.planner == "phaze"), None)
     widths = answer.layout.model_dump(include={"tp", "dp", "pp", "microbatch"})
     return row | {

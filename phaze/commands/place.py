@@ -15,6 +15,12 @@ from phaze.commands.place_options import PlaceOptions
 from phaze.commands.plan_options import PANELS
 from phaze.formulas.piper.choices import PiperChoices
 
+ALONE = {
+    "out": "-o", "page": "--page", "explain": "--explain", "why": "--why", "evidence": "--evidence",
+    "measure_first": "--measure-first", "fewest": "--fewest",
+}  # fmt: skip
+"""Options that say more about a single plan, by field."""
+
 
 @options.takes(PlaceOptions, {**PANELS, PiperChoices: "Instances of Piper"})
 def place(request: PlaceOptions) -> None:
@@ -52,7 +58,7 @@ def place(request: PlaceOptions) -> None:
 
 def _place_model(request: PlaceOptions) -> None:
     """Plan a model on one architecture as `plan` does, or print a table of several."""
-    from phaze.commands.plan import answer_request
+    from phaze.commands.plan import NOTHING_FITS, answer_request
 
     chips = architectures(request)
     if len(chips) == 1 and not request.sweep:
@@ -61,20 +67,34 @@ def _place_model(request: PlaceOptions) -> None:
     from phaze.commands.chips import COLUMNS, compared
     from phaze.commands.tables import print_rows
 
-    for option, out in (("-o", request.out), ("--page", request.page)):
-        if out is not None:
-            raise PhazeError(f"place: {option} applies to one architecture only", "print with --json instead")
+    options.refuse(request.context, ALONE, "place: {} applies to one architecture only; a table has none")
     rows = compared(request, chips, request.sweep or ())
     if request.as_json:
         typer.echo(json.dumps(rows, indent=1))
     else:
         print_rows(rows, COLUMNS)
+    if not any(row["step_s"] for row in rows):
+        raise typer.Exit(NOTHING_FITS)
 
 
 def architectures(request: PlaceOptions) -> list[str]:
     """Architectures to place on: those of --architecture, or the device of the system."""
+    from phaze.spec.config import space_of
+
     if request.architecture is not None:
-        return request.architecture.split(",")
+        names = [name.strip() for name in request.architecture.split(",")]
+        if not all(names):
+            raise PhazeError(
+                f"place: --architecture {request.architecture}: must be names separated by commas",
+                "such as -a tpu-v4,phaze-common",
+            )
+        for name in names:
+            if space_of(name) is not None:
+                raise PhazeError(
+                    f"place: --architecture {name}: is a space of architectures",
+                    f"phaze plan MODEL --architecture {name} chooses the best of them",
+                )
+        return names
     from phaze.spec.files import is_path, read_mapping, system_path
 
     system, _ = options.cluster("place", request.gpus, request.cluster, request.devices, request.nodes)

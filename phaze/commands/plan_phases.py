@@ -79,6 +79,9 @@ class PlanPhases:
         from phaze.plan.answer.words import others_in_words
 
         planner, top = self._planner, self.options.top
+        # All requests are prepared before the first one is answered, and each has its own seconds.
+        self._limit.begin()
+        self._begun_s = monotonic()
         for option, fields in (("--fix", self.question.fixed), ("--explain", self.unlike)):
             planner.check(fields, f"plan: {option}")
         search, number = planner.search_chips(self._report), plan_count(top)

@@ -9,8 +9,8 @@ from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
 from phaze.base.units import KIB, MIB, UM2_PER_MM2
 from phaze.spec.architecture import Architecture, load_technology
-from phaze.spec.config import load_architecture
-from phaze.spec.files import FOLDER, is_path, read_mapping
+from phaze.spec.config import load_architecture, space_of
+from phaze.spec.files import FOLDER
 from phaze.spec.study import ArchitectureSpace
 from phaze.spec.systems import STACKS, load_cluster, load_stack
 from phaze.spec.training_plan import StoredMachine
@@ -34,7 +34,7 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
     names = [name.strip() for name in architecture.split(",")]
     if not all(names):
         raise PhazeError(f"{LABEL} {architecture}: must be names separated by commas", "such as -a tpu-v4,A")
-    space = _space_of(names[0]) if len(names) == 1 else ArchitectureSpace.parse({"named": names}, LABEL)
+    space = space_of(names[0]) if len(names) == 1 else ArchitectureSpace.parse({"named": names}, LABEL)
     cluster, device = load_cluster(system, folder)
     stack = load_stack(STACKS["chip"], folder)
     machine = StoredMachine(cluster=cluster, device=device, stack=stack)
@@ -57,16 +57,6 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
         for chip, device in zip(chips, devices, strict=True)
     ]
     return machine.on_architecture(complete[0], stack), tuple(complete)
-
-
-def _space_of(name: str) -> ArchitectureSpace | None:
-    """Space of architectures that a file describes; None for the name or file of a single architecture."""
-    if not is_path(name) or not Path(name).is_file():
-        return None
-    keys = read_mapping(Path(name))
-    if not {"grid", "named"} & keys.keys():
-        return None
-    return ArchitectureSpace.parse(keys, name)
 
 
 def _architectures_of(space: ArchitectureSpace, folder: Path) -> list[Architecture]:

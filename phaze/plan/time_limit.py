@@ -22,6 +22,10 @@ class TimeLimit:
     interrupted: bool = False
     _begun_s: float = field(default_factory=monotonic)
 
+    def begin(self) -> None:
+        """Start the clock, for a search that was prepared earlier."""
+        self._begun_s = monotonic()
+
     @property
     def reason(self) -> str:
         """Why a search must end now; empty while it may go on."""

@@ -6,18 +6,18 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout, layouts_of
 from phaze.spec.architecture import Architecture, Technology, load_technology
-from phaze.spec.files import FOLDER, read_mapping, stack_path
+from phaze.spec.files import FOLDER, is_path, named_path, read_mapping, stack_path
 from phaze.spec.map_study import Maps
 from phaze.spec.models import AnyModel, load_model_named, load_transformer, parse_model
 from phaze.spec.settings import VARIED
-from phaze.spec.study import OWN_READING, ScenarioChoice, Study, WorkloadChoice
+from phaze.spec.study import OWN_READING, ArchitectureSpace, ScenarioChoice, Study, WorkloadChoice
 from phaze.spec.system import Scenario
 from phaze.spec.systems import (
     STACKS,
@@ -253,7 +253,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
     stand_ins = [stand_in.workload for stand_in in study.plans.stand_ins.values()]
     architectures = {name: load_architecture(name, folder) for name in study.architectures.named}
     planned = study.layouts.architecture
-    named = [] if planned is None else [chip_path(name.strip(), folder) for name in planned.split(",")]
+    named = [] if planned is None else [*_files_of_chips(planned, folder)]
     chips = (*named, stack_path(STACKS["chip"], folder)) if named else ()
     _refuse_namesakes(architectures, source)
     scenarios = {name: load_scenario(choice, folder) for name, choice in study.scenarios.items()}
@@ -345,6 +345,32 @@ def _load_tiled(name: str, operators: str, where: str, folder: Path) -> AnyModel
     model = load_transformer(name, where, folder)
     check_tiled(model, where)
     return model
+
+
+def space_of(name: str) -> ArchitectureSpace | None:
+    """Space of architectures that a file describes; None for the name or file of a single architecture."""
+    if not is_path(name) or not Path(name).is_file():
+        return None
+    keys = read_mapping(Path(name))
+    if not {"grid", "named"} & keys.keys():
+        return None
+    space = ArchitectureSpace.parse(keys, name)
+    # Paths in a space are relative to its file.
+    named = [str(Path(name).parent / each) if is_path(each) else each for each in space.named]
+    return space.model_copy(update={"named": tuple(named)})
+
+
+def _files_of_chips(architecture: str, folder: Path) -> Iterator[Path]:
+    """Yield the files that say what the chips of a plan are, by the text of its `architecture`."""
+    for name in (part.strip() for part in architecture.split(",")):
+        space = space_of(name)
+        if space is None:
+            yield chip_path(name, folder)
+            continue
+        limit = [space.area_limit_mm2] if isinstance(space.area_limit_mm2, str) else []
+        yield Path(name)
+        yield from (chip_path(named, folder) for named in (*space.named, *limit))
+        yield named_path("technology", space.technology, folder / "technologies")
 
 
 def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:

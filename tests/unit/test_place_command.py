@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.plan.chips import load_chips
+from phaze.plan.time_limit import TimeLimit
 from phaze.spec.config import load_scenario
 from phaze.spec.study import ScenarioChoice
-from tests.commands import invoke, invoke_json
+from tests.chip_parts import stored_chips
+from tests.commands import assert_refused, invoke, invoke_json
+from tests.plans import planner_of
 
 SMALL = ("--devices", "8", "--global-batch", "32", "--rank", "expected")
 
@@ -43,6 +49,59 @@ def test_a_time_limit_also_ends_a_search_on_chips_without_a_plan(model: str) -> 
     limited = ("place", "--model", model, *SMALL, "--seconds", "0.001")
     with pytest.raises(PhazeError, match=r"no plan was found: its time limit of 0.001 s was reached"):
         invoke(*limited)
+
+
+def test_a_search_over_chips_that_ends_without_a_plan_says_so(model: str) -> None:
+    limited = ("plan", model, "--system", "tpu-v4", *SMALL, "-a", "tpu-v4,phaze-common", "--seconds", "0.001")
+    with pytest.raises(PhazeError, match=r"no plan was found: its time limit of 0.001 s was reached"):
+        invoke(*limited)
+
+
+def test_a_table_has_the_reason_of_a_row_without_a_plan(model: str) -> None:
+    """The status is 3 if no row has a plan; every row has its own seconds."""
+    table = ("place", "--model", model, *SMALL, "-a", "tpu-v4, phaze-common", "--seconds", "0.001")
+    printed = invoke(*table, "--json")
+    assert printed.exit_code == 3
+    rows = json.loads(printed.stdout)
+    assert [row["architecture"] for row in rows] == ["tpu-v4", "phaze-common", "tpu-v4-as-built"]
+    assert all("no plan was found: its time limit" in row["reason"] for row in rows)
+
+
+def test_an_explanation_that_ran_out_of_time_is_not_a_rule() -> None:
+    chips: dict[str, Any] = {"system": "tpu-v4", "stack": "chip", "machine": stored_chips("tpu-v4")}
+    planner = planner_of(devices=8, global_batch=8, runtime="chip", fixed={"pp": 1, "cp": 1}, **chips)
+    best = planner.best(1).plans[0]
+    late = replace(planner, limit=TimeLimit(0.0))
+    assert late.explained(best, {"tp": 2}).reason == "not known, as its time limit of 0 s was reached"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("-a tpu-v4,", "place: --architecture tpu-v4,: must be names separated by commas"),
+        ("-a space.yaml", "place: --architecture space.yaml: is a space of architectures"),
+        ("-a tpu-v4,phaze-common --explain tp=2", "place: --explain applies to one architecture only"),
+        ("-a tpu-v4,phaze-common --devices 8,16", "place: --devices: must be one number for a table, got 2"),
+    ],
+)
+def test_a_table_refuses_what_it_cannot_show(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("space.yaml").write_text("named: [tpu-v4, phaze-common]\n")
+    assert_refused(message, "", "place", "--model", model, "--global-batch", "8", *arguments.split())
+
+
+def test_paths_in_a_space_are_relative_to_its_file(tmp_path: Path, project_root: Path) -> None:
+    folder = tmp_path / "designs"
+    folder.mkdir()
+    for name in ("tpu-v4", "phaze-common"):
+        text = (project_root / f"config/architectures/{name}.yaml").read_text()
+        (folder / f"{name}-copy.yaml").write_text(text)
+    (folder / "space.yaml").write_text("named: [./tpu-v4-copy.yaml, ./phaze-common-copy.yaml]\n")
+    _, chips = load_chips(str(folder / "space.yaml"), "tpu-v4")
+    assert chips is not None
+    assert [chip.name for chip in chips] == ["tpu-v4-copy", "phaze-common-copy"]
 
 
 def test_a_study_says_the_bandwidth_of_a_flat_network_in_place_of_levels() -> None:

@@ -87,6 +87,10 @@ def plan_count(top: int) -> int:
     return max(top, COMPARED)
 
 
+class NoPlanInTime(PhazeError):  # noqa: N818  # like OutOfTime, of which it is the answer
+    """A search ended before its first plan."""
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingPlanner:
     """Planner for one planning request: it searches layouts, ranks plans and explains them."""
@@ -230,7 +234,7 @@ class TrainingPlanner:
             return planner.answer(search_plans, top, alone=alone)
         if not search_plans.plans:
             if self.limit.reason and search_plans.certificate.stopped == self.limit.reason:
-                raise PhazeError(
+                raise NoPlanInTime(
                     f"plan: no plan was found: {self.limit.reason}",
                     "pass more --seconds, or fix fields of the layout, such as --fix cp=1,etp=1",
                 )
@@ -344,6 +348,8 @@ class TrainingPlanner:
         if plans.plans:
             priced = PricedLayout.of(self.question, plans.plans[0])
             return Explained(fixed=fixed_fields, best=self.row(priced), longer_s=priced.longer_s(first))
+        if plans.certificate.stopped:
+            return Explained(fixed=fixed_fields, reason=f"not known, as {plans.certificate.stopped}")
         if plans.closest is None:
             return Explained(fixed=fixed_fields, reason=self.refused(fixed, first.chosen))
         nearest = self._nearest(plans.closest)

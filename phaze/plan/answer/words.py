@@ -422,14 +422,13 @@ def proof_in_words(proof: PlanCertificate, rank: Rank, chips: int = 0) -> Iterat
 
     It holds for all chips if the search chose among several.
     """
-    layout = f"layout on any of the {chips:,} chips" if chips else "layout"
+    where = f" on any of the {chips:,} chips" if chips else ""
+    layout = f"layout{where}"
     if proof.bound_s is not None:
         gap, checked = percent(proof.gap, 2), f"({proof.legal:,} checked, proven)"
         model = f"in this cost model {checked}"
         if not proof.bound_s:
-            sentence = (
-                f"Nothing is proven of the other {proof.legal:,} {layout.replace('layout', 'layouts')}."
-            )
+            sentence = f"Nothing is proven of the other {proof.legal - 1:,} layouts{where}."
         elif gap == percent(0.0, 2):
             sentence = f"No other {layout} can beat {proof.bound_s:.5g} s {model}."
         else:

@@ -95,7 +95,7 @@ class ChipSearch:
     def run(self, number: int) -> None:
         """Search chip after chip until the gap is closed, with `number` plans of the best one."""
         for place in np.argsort(self.chip_bounds_s, kind="stable").tolist():
-            ended = self.best_s < inf and self.planner.limit.reason
+            ended = self.searches and self.planner.limit.reason
             if ended or self.chip_bounds_s[place] >= self.best_s * (1 - self.planner.gap):
                 break
             self._search(place, number)
@@ -142,7 +142,7 @@ class ChipSearch:
             bounded.update(proof.bounded)
         bound_s, lacking = self.bound_s, [proof.lacking_gib for proof in searched if proof.lacking_gib]
         reasons = [proof.stopped for proof in searched if proof.stopped] + [self.planner.limit.reason]
-        has_gap = self.best_s < inf and bound_s < self.best_s * (1 - self.planner.gap)
+        has_gap = bound_s < self.best_s * (1 - self.planner.gap)
         changes: dict[str, object] = {
             **counts,
             "illegal": {name: len(self.chips) * count for name, count in best.illegal.items()},

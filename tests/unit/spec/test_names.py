@@ -11,7 +11,6 @@ from phaze.spec.systems import chip_path, load_device
 from tests.commands import assert_refused, invoke, invoke_json
 
 NAMES = read_mapping(FOLDER / "names.yaml")
-PLACED = "place -m gpt2 --devices 4 --global-batch 8 --tensor 1 --microbatch 1"
 
 
 def test_every_other_name_leads_to_a_file_and_hides_none() -> None:
