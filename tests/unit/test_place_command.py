@@ -79,17 +79,18 @@ def test_an_explanation_that_ran_out_of_time_is_not_a_rule() -> None:
     ("arguments", "message"),
     [
         ("-a tpu-v4,", "place: --architecture tpu-v4,: must be names separated by commas"),
-        ("-a space.yaml", "place: --architecture space.yaml: is a space of architectures"),
+        ("-a {space}", "space.yaml: is a space of architectures"),
         ("-a tpu-v4,phaze-common --explain tp=2", "place: --explain applies to one architecture only"),
         ("-a tpu-v4,phaze-common --devices 8,16", "place: --devices: must be one number for a table, got 2"),
     ],
 )
 def test_a_table_refuses_what_it_cannot_show(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str
+    model: str, tmp_path: Path, arguments: str, message: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("space.yaml").write_text("named: [tpu-v4, phaze-common]\n")
-    assert_refused(message, "", "place", "--model", model, "--global-batch", "8", *arguments.split())
+    space = tmp_path / "space.yaml"
+    space.write_text("named: [tpu-v4, phaze-common]\n")
+    words = arguments.format(space=space).split()
+    assert_refused(message, "", "place", "--model", model, "--global-batch", "8", *words)
 
 
 def test_paths_in_a_space_are_relative_to_its_file(tmp_path: Path, project_root: Path) -> None:
