@@ -18,7 +18,14 @@ from phaze.spec.files import FOLDER
 from phaze.validate.intervals import PublishedErrors, error_table
 from phaze.validate.rows import read_row, read_rows
 from phaze.validate.run_kinds import KEYS
-from phaze.validate.scoreboard import MEASURED, measured_files, predicted_runs, runs_with_intervals, score
+from phaze.validate.scoreboard import (
+    MEASURED,
+    groups_of,
+    measured_files,
+    predicted_runs,
+    runs_with_intervals,
+    score,
+)
 from phaze.validate.table import predict
 from phaze.workload.models import library_workload
 
@@ -63,7 +70,7 @@ EVERY = 6
 def compared(source: str) -> tuple[pd.DataFrame, pd.Series]:
     """Return the runs of a source and their score."""
     runs = runs_with_intervals(predicted_runs(MEASURED / f"{source}.csv"))
-    return runs, pd.Series(score(source, runs))
+    return runs, pd.Series(score(source, runs, groups_of(runs)))
 
 
 @cache
