@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -27,9 +26,6 @@ from phaze.spec.systems import load_system_of
 from phaze.tables.columns import OPERATOR, POINT
 from phaze.workload.models import extract_workload
 from phaze.workload.workload import Workload
-
-if TYPE_CHECKING:
-    pass
 
 Described = dict[str, object]
 POWERS = (1, 2, 4, 8)

@@ -79,15 +79,10 @@ def _place_model(request: PlaceOptions) -> None:
 
 def architectures(request: PlaceOptions) -> list[str]:
     """Architectures to place on: those of --architecture, or the device of the system."""
-    from phaze.spec.config import space_of
+    from phaze.spec.config import architecture_names, space_of
 
     if request.architecture is not None:
-        names = [name.strip() for name in request.architecture.split(",")]
-        if not all(names):
-            raise PhazeError(
-                f"place: --architecture {request.architecture}: must be names separated by commas",
-                "such as -a tpu-v4,phaze-common",
-            )
+        names = architecture_names(request.architecture, "place: --architecture")
         for name in names:
             if space_of(name) is not None:
                 raise PhazeError(

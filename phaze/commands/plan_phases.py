@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import typer
@@ -49,7 +48,6 @@ class PlanPhases:
     _planner: TrainingPlanner = field(init=False)
     _piper: PiperRequest | None = None
     """Input of Piper's planner, if requested."""
-    _begun_s: float = field(default_factory=monotonic)
     _reported_s: float = inf
     """Step time of the last plan reported."""
     _has_gap: bool = False
@@ -81,7 +79,6 @@ class PlanPhases:
         planner, top = self._planner, self.options.top
         # All requests are prepared before the first one is answered, and each has its own seconds.
         self._limit.begin()
-        self._begun_s = monotonic()
         for option, fields in (("--fix", self.question.fixed), ("--explain", self.unlike)):
             planner.check(fields, f"plan: {option}")
         search, number = planner.search_chips(self._report), plan_count(top)
@@ -121,7 +118,7 @@ class PlanPhases:
 
         # From now on there is a plan to answer with, so Ctrl-C need not end the process.
         stop_gently(self._limit)
-        seconds, rank = monotonic() - self._begun_s, self.question.rank
+        seconds, rank = self._limit.elapsed_s, self.question.rank
         if search.best_s < self._reported_s * (1 - MIN_GAIN):
             shape = PricedLayout.of(search.question, search.fastest).shape
             first = self._reported_s == inf

@@ -9,7 +9,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
 from phaze.base.units import KIB, MIB, UM2_PER_MM2
 from phaze.spec.architecture import Architecture, load_technology
-from phaze.spec.config import load_architecture, space_of
+from phaze.spec.config import architecture_names, load_architecture, space_of
 from phaze.spec.files import FOLDER
 from phaze.spec.study import ArchitectureSpace
 from phaze.spec.systems import STACKS, load_cluster, load_stack
@@ -31,9 +31,7 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
     `ArchitectureSpace`. Clock and HBM that a chip leaves open are those of the system's device. PhazeError
     for unknown names, namesakes, and a grid without a chip within its area limit.
     """
-    names = [name.strip() for name in architecture.split(",")]
-    if not all(names):
-        raise PhazeError(f"{LABEL} {architecture}: must be names separated by commas", "such as -a tpu-v4,A")
+    names = architecture_names(architecture, LABEL)
     space = space_of(names[0]) if len(names) == 1 else ArchitectureSpace.parse({"named": names}, LABEL)
     cluster, device = load_cluster(system, folder)
     stack = load_stack(STACKS["chip"], folder)

@@ -27,11 +27,16 @@ class TimeLimit:
         self._begun_s = monotonic()
 
     @property
+    def elapsed_s(self) -> float:
+        """Seconds since the clock was started."""
+        return monotonic() - self._begun_s
+
+    @property
     def reason(self) -> str:
         """Why a search must end now; empty while it may go on."""
         if self.interrupted:
             return "it was interrupted"
-        over = monotonic() - self._begun_s >= self.seconds
+        over = self.elapsed_s >= self.seconds
         return f"its time limit of {self.seconds:g} s was reached" if over else ""
 
 

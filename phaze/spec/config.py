@@ -360,9 +360,19 @@ def space_of(name: str) -> ArchitectureSpace | None:
     return space.model_copy(update={"named": tuple(named)})
 
 
+def architecture_names(text: str, where: str) -> list[str]:
+    """Names of architectures, separated by commas; PhazeError, prefixed with `where`, for an empty one."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise PhazeError(
+            f"{where} {text}: must be names separated by commas", "such as -a tpu-v4,phaze-common"
+        )
+    return names
+
+
 def _files_of_chips(architecture: str, folder: Path) -> Iterator[Path]:
     """Yield the files that say what the chips of a plan are, by the text of its `architecture`."""
-    for name in (part.strip() for part in architecture.split(",")):
+    for name in architecture_names(architecture, "layouts: architecture:"):
         space = space_of(name)
         if space is None:
             yield chip_path(name, folder)
