@@ -105,10 +105,10 @@ def map_stages(request: MapOptions) -> None:
     # The limit is for the whole command, so its clock starts before imports and reads.
     until = Deadline(request.time_limit_s)
     refuse_as_picture(request.picture)
-    options.readable(request.stages)
     refuse_table("map", request.stages)
     reads = [request.stages, *([] if request.topology is None else [topology_path(request.topology)])]
     refuse_outputs(request.times, request.out, request.picture, reads=reads)
+    options.readable(request.stages)
     if request.topology is not None:
         options.readable(topology_path(request.topology))
 

@@ -73,8 +73,8 @@ def simulate(request: SimulateOptions) -> None:
     if request.placement is not None:
         message = "simulate: {} applies to --runs only; a plan has its own system"
         options.refuse(request.context, _RUNS_OPTIONS, message)
-        options.readable(request.placement)
         refuse_table("simulate", request.placement)
+        options.readable(request.placement)
         refuse_as_picture(request.picture)
         _replay(request.placement, request)
         return

@@ -145,7 +145,6 @@ def test_a_file_is_replayed_to_the_same_time(planned: tuple[Result, Path], tmp_p
     assert (found["time_s"], found["same"]) == (plan.time_s, True)
     assert found["memory_gib"] == list(plan.memory_gib)
     assert json.loads(trace.read_text())["traceEvents"]
-    assert_refused("--planner applies to plans of a study", "simulate", out, "--planner", "phaze")
 
 
 def test_planners_of_the_literature_are_rows_of_the_table(model: str) -> None:
