@@ -296,6 +296,6 @@ def _links_in_words(links: pd.DataFrame, out: Path) -> str:
     worst = links.sort_values("residual").iloc[-1]
     return (
         f"{len(links)} links: latency {microseconds.min():.3g} to {microseconds.max():.3g} us, bandwidth "
-        f"{gigabytes.min():.3g} to {gigabytes.max():.3g} GB/s; residual at most {worst['residual']:.1%}, "
-        f"from {worst['source']:.0f} to {worst['target']:.0f}: {out}"
+        f"{gigabytes.min():.3g} to {gigabytes.max():.3g} GB/s; residual at most "
+        f"{percent(worst['residual'])}, from {worst['source']:.0f} to {worst['target']:.0f}: {out}"
     )

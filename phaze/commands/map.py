@@ -222,7 +222,7 @@ def _summary(stored: StoredMapping) -> str:
     methods = stored.ways + tuple(method for method in stored.heuristics if method not in stored.ways)
     lines = [
         *_rank_lines(stored),
-        f"step {stored.step_time_s:.6g} s, found by {stored.found_by}",
+        f"step {stored.step_time_s:.6g} s with the mapping of {stored.found_by}",
         f"without communication {stored.compute_s:.6g} s",
         f"longest stage time {stored.objective_s:.6g} s, {proof}",
         *(
@@ -237,13 +237,15 @@ def _rank_lines(stored: StoredMapping) -> list[str]:
     ranks = stored.ranks
     if ranks is None:
         return []
-    shape = f"{len(stored.mapping)} pipeline ranks x {len(stored.mapping[0])} replicas, units of {ranks.unit}"
+    shape = (
+        f"pp {len(stored.mapping)}, dp {len(stored.mapping[0])}, {ranks.unit} devices in each pipeline rank"
+    )
     saved = 1 - ranks.time_s / ranks.default_s
-    less = f"{percent(saved, 2)} less than" if saved > 0 else "as"
+    less = f"{percent(saved, 2)} less than" if saved > 0 else "no less than"
     return [
         f"{stored.model} on {stored.topology}: {shape}",
-        f"a step takes {ranks.time_s:.6g} s, {less} the {ranks.default_s:.6g} s in the runtime's own order",
-        "as `plan` prices it, with every group on its links; under the GPipe model of the search:",
+        f"{ranks.time_s:.6g} s a step, {less} the {ranks.default_s:.6g} s in the runtime's own order",
+        "Under the GPipe model of the search:",
     ]
 
 

@@ -270,7 +270,7 @@ def _joint_row(plan: JointPlan, microbatch: int) -> dict[str, object]:
 
 
 def _joint_line(plan: JointPlan, microbatch: int) -> str:
-    title = f"S={plan.stages} R={plan.replicas}"
+    title = f"{plan.stages} stages × {plan.replicas} replicas"
     if plan.candidate is None or plan.mapped is None:
         return f"{title}: {plan.reason}"
     return (
@@ -381,7 +381,7 @@ def _row(shape: ShapeResult, microbatch: int) -> dict[str, object]:
 
 
 def _in_words(shape: ShapeResult, microbatch: int) -> str:
-    title = f"S={shape.stages} R={shape.replicas}"
+    title = f"{shape.stages} stages × {shape.replicas} replicas"
     if shape.partition is None:
         return f"{title}: {shape.reason}"
     best = shape.partition.chosen

@@ -34,7 +34,7 @@ def place(request: PlaceOptions) -> None:
     """
     if (request.instance is None) == (request.model is None):
         raise PhazeError("place: give either an instance file or --model, not both")
-    if request.instance is not None and not request.instance.suffix and not request.instance.exists():
+    if request.instance is not None and request.instance.suffix != ".json" and not request.instance.exists():
         raise PhazeError(
             f"place: {request.instance}: there is no such instance file",
             f"for a model: phaze place --model {request.instance}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phaze.base.units import GIB, digits
+from phaze.base.units import GIB, digits, percent
 from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, telling
 from phaze.commands.settings import given_settings, setting_params
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Simulated = list[tuple[dict[str, object], "TiledOutcome"]]
 DECLARED = ("model", "system", "show")
 """Fields of `TiledPoint` that are options of this module, or the same for every simulation."""
+RESOURCES = {"compute": "compute", "links": "links", "dram": "DRAM", "pipeline": "the pipeline"}
+"""Names in sentences of the resources that may bound a step."""
 COLUMNS = (
     Titled("mapping", "mapping"),
     counts("tensor", "t"),
@@ -36,7 +38,7 @@ COLUMNS = (
     Titled("time_s", "step s", lambda value: digits(float(str(value)), 4), right=True),
     counts("samples_per_s", "samples/s"),
     counts("tokens_per_s", "tokens/s"),
-    Titled("model_share", "utilisation", lambda value: f"{float(str(value)):.1%}", right=True),
+    Titled("model_share", "utilisation", lambda value: percent(float(str(value))), right=True),
     Titled("bound_by", "bound by"),
     counts("tile_gib", "GiB/tile"),
 )
@@ -161,7 +163,7 @@ def _sentences(row: Row, outcome: TiledOutcome) -> Iterator[str]:
     )
     yield (
         f"step {digits(outcome.time_s, 4)} s: {digits(float(str(row['samples_per_s'])))} samples/s, "
-        f"{digits(float(str(row['tokens_per_s'])))} tokens/s; bound by {row['bound_by']}"
+        f"{digits(float(str(row['tokens_per_s'])))} tokens/s; bound by {RESOURCES[str(row['bound_by'])]}"
     )
     yield (
         f"without contention {digits(outcome.uncontended_s, 4)} s, without communication and memory accesses "
@@ -173,10 +175,12 @@ def _sentences(row: Row, outcome: TiledOutcome) -> Iterator[str]:
         "busiest DRAM port": "most_dram_share",
         "FLOPs of the model over the peak": "model_share",
     }
-    yield "share of the step: " + ", ".join(f"{name} {row[key]:.1%}" for name, key in shares.items())
+    yield "share of the step: " + ", ".join(
+        f"{name} {percent(float(str(row[key])))}" for name, key in shares.items()
+    )
     yield (
         f"memory of a tile: at most {digits(float(str(row['tile_gib'])))} GiB, of which SRAM has "
-        f"{digits(outcome.chip.tile.sram_bytes / GIB)} GiB; {row['strategy']}"
+        f"{digits(outcome.chip.tile.sram_bytes / GIB)} GiB; tensors in it by strategy {row['strategy']}"
     )
 
 

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import numpy as np
 import pandas as pd
 
-from phaze.base.units import MIB
+from phaze.base.units import MIB, percent
 from phaze.pages import tile_charts
 from phaze.pages.document import FirstScreen, Items, Section, Sheet
 from phaze.pages.page import Report, page_of
@@ -61,7 +61,7 @@ class TilesPage:
         facts = (
             (f"{self.outcome.time_s:.4g} s", "time of a step"),
             (f"{float(str(row['samples_per_s'])):.4g}", "samples per second"),
-            (f"{float(str(row['model_share'])):.1%}", "FLOPs of the model over the peak of all tiles"),
+            (percent(float(str(row["model_share"]))), "FLOPs of the model over the peak of all tiles"),
             (str(row["bound_by"]), "limits the step"),
         )
         sheet = Sheet("Simulated combinations, fastest first.", self.header, self.rows, marked=frozenset({0}))

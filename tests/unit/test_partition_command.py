@@ -37,7 +37,7 @@ def changed(graph: Path, **keys: object) -> str:
 def test_the_graph_of_the_readme_becomes_stages(graph: Path, tmp_path: Path) -> None:
     out = tmp_path / "stages.json"
     said = invoke("partition", graph, "--stages", "2", "--replicas", "3", "-o", out).stdout
-    assert said.startswith("S=2 R=3: slowest stage ")
+    assert said.startswith("2 stages × 3 replicas: slowest stage ")
     stages = read_as(StoredStages, out)
     assert [stage.operators for stage in stages.stages] == [("embedding", "query"), ("feed-forward",)]
     assert (stages.model, stages.replicas, stages.microbatches, stages.recompute) == ("toy", 3, 4, True)
@@ -99,7 +99,10 @@ def test_a_published_configuration_is_a_model(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": 128}
     config.write_text(json.dumps({"model_type": "gpt2", **sizes}), encoding="utf-8")
-    assert "S=3 R=2: slowest stage" in invoke("partition", config, "--stages", "3", "--replicas", "2").stdout
+    assert (
+        "3 stages × 2 replicas: slowest stage"
+        in invoke("partition", config, "--stages", "3", "--replicas", "2").stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def test_operators_that_take_no_time_are_refused(graph: Path) -> None:
 
 def test_most_replicas_of_a_file_need_no_matrix_of_theirs(graph: Path) -> None:
     shape = ("--stages", "2", "--replicas", str(MOST))
-    assert invoke("partition", graph, *shape).stdout.startswith(f"S=2 R={MOST}: ")
+    assert invoke("partition", graph, *shape).stdout.startswith(f"2 stages × {MOST} replicas: ")
 
 
 def test_times_that_sum_up_to_more_than_files_may_hold_are_refused(graph: Path, tmp_path: Path) -> None:

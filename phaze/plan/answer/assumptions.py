@@ -49,7 +49,8 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     )
     if machine.devices > 1 and device.spread:
         longer = float(slowest(machine.devices, device.spread)) - 1
-        yield f"kernels {longer:.1%} longer than on one device: the slowest of {machine.devices:,} decides"
+        slowed = f"kernels {percent(longer)} longer than on one device"
+        yield f"{slowed}: the slowest of {machine.devices:,} decides"
     if rank := question.task.model.lora:
         kernels = "kernels of their own that no measured run has"
         yield f"all frozen but adapters of rank {rank} beside every matrix of a block, {kernels}"

@@ -116,7 +116,7 @@ class ReplayedPlan:
     def in_words(self) -> str:
         """Text summary of the plan: step time, its parts, and memory per pipeline rank."""
         time_s = self.now.price.time_s
-        times = f"{time_s:.5g} s a step, as the file says" if self.same else self.figures
+        times = f"{time_s:.5g} s a step, as the file states" if self.same else self.figures
         ranked = sorted(self.now.parts_s.items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {percent(part_s / time_s)}" for name, part_s in ranked if part_s > 0)
         memory = ", ".join(f"{rank.peak_gib:.3g}" for rank in self.now.memory)

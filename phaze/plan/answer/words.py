@@ -250,11 +250,11 @@ def best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
     """Yield a sentence on each device count that is the cheapest, fastest, or closest to the target."""
     for devices, run in runs.items():
         if run.is_the == ("closest",):
-            target = f"none ends within {run.asked.days:g} days"
+            target = f"None ends within {run.asked.days:g} days"
             yield f"{target}; {devices:,} devices come closest: {_length(run)}"
         elif run.is_the:
             within = "" if run.asked.days is None else f" within {run.asked.days:g} days"
-            yield f"the {' and the '.join(run.is_the)}{within}: {devices:,} devices, {_length(run)}"
+            yield f"The {' and the '.join(run.is_the)}{within}: {devices:,} devices, {_length(run)}"
 
 
 def _money(cost: float, run: TrainingRun) -> str:

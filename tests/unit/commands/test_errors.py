@@ -101,7 +101,10 @@ REFUSED = (
     ("place --model gpt2 --system paper", "paper.yaml: must define a device and network levels"),
     ("place --model gpt2 --fix tp=5,pp=1", "--fix: tp=5"),
     ("place --model gpt2 --devices 4097", "devices must be at most 4096, as it is a torus, got 4097"),
-    ("place -m gpt2 -a tpu-v4,tpu-v4-as-built --devices 8,16", "--devices: must be one number for a table, got 2"),
+    (
+        "place -m gpt2 -a tpu-v4,tpu-v4-as-built --devices 8,16",
+        "--devices: must be one number for a table, got 2",
+    ),
     ("place --model gpt2 --sequence 4096", "sequence: 4096 must be"),
     ("place --model gpt2 --planner piper", "--planner piper needs an instance file"),
     ("place --model gpt2 --exactly", "--exactly applies to --planner piper only"),

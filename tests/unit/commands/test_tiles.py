@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from phaze.commands.settings import setting_params
-from phaze.commands.tiles import DECLARED
+from phaze.commands.tiles import DECLARED, RESOURCES
 from phaze.spec.tiled_study import TiledPoint
 from phaze.tables import TiledRuns
 from tests.commands import assert_refused, invoke, invoke_json
@@ -34,7 +34,7 @@ def test_the_answer_is_the_row_of_the_table_and_names_the_limit() -> None:
     assert sum(row["parts_by_stage"]) == 40 + 2, "layers, embedding and head"
     assert row["time_s"] >= row["uncontended_s"] >= row["alone_s"]
     text = invoke(RUN).stdout
-    assert f"bound by {row['bound_by']}" in text
+    assert f"bound by {RESOURCES[row['bound_by']]}" in text
     assert "GiB" in text
 
 

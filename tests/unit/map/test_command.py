@@ -43,7 +43,7 @@ def test_a_mapping_is_written_the_same_twice_with_measured_times_apart(tmp_path:
     assert found.compute_s < found.step_time_s
     measured = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
     assert set(measured) == {"p2p", "allreduce", "exact", "local-search"}
-    assert f"step {found.step_time_s:.6g} s, found by {found.found_by}" in result.stdout
+    assert f"step {found.step_time_s:.6g} s with the mapping of {found.found_by}" in result.stdout
     exact = next(one for one in found.ways if one.name == "exact")
     counted = f"longest stage time under its own cost model {exact.objective_s:.6g} s"
     known = "proven optimal" if exact.proven else f"none below {exact.bound_s:.6g} s"
