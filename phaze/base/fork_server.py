@@ -87,14 +87,20 @@ def start_server(path: Path, module: str, *arguments: str) -> None:
         listener.listen()
         number = listener.fileno()
         command = [sys.executable, "-m", module, str(number), *arguments]
-        environment = {**os.environ, **{f"{library}_NUM_THREADS": "1" for library in THREADS}}
+        imported = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {
+            "PYTHONPATH": os.pathsep.join(imported),
+            **dict.fromkeys((f"{library}_NUM_THREADS" for library in THREADS), "1"),
+        }
         _servers.append(
             subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 pass_fds=[number],
-                env=environment,
-                cwd=Path(__file__).parents[2],  # Python would import files of the study's folder first
+                env=os.environ | variables,
+                # Python would import files of the study's folder first. In the folder of phaze, its
+                # configuration would have a relative path, which is none in the folder of a job.
+                cwd=path.parent,
             )
         )
 

@@ -83,6 +83,11 @@ def test_a_script_runs_in_a_fork_with_its_own_streams_folder_and_arguments(jobs:
     assert arguments[0].strip("[]'").endswith(".py")
 
 
+def test_the_configuration_is_found_from_the_folder_of_a_job(jobs: Jobs) -> None:
+    script = "import phaze.spec.files as files; print((files.FOLDER / 'models').is_dir())"
+    assert jobs.run(script) == (0, "True\n", "")
+
+
 @pytest.mark.parametrize(
     ("ending", "status", "errors"),
     [
