@@ -18,6 +18,7 @@ from phaze.base.job import let_jobs_import, split_params
 from phaze.base.occupancy import begin_run, cancel_timers, clear_dead_lock, keep_study
 from phaze.base.provenance import source_digest
 from phaze.spec.measured import PublishedRuns
+from phaze.spec.systems import STACKS, load_stack
 
 min_version("9.12")
 let_jobs_import(HOME)
@@ -101,7 +102,6 @@ include: "rules/screen.smk"
 include: "rules/schedule.smk"
 include: "rules/place.smk"
 include: "rules/certify.smk"
-include: "rules/plan.smk"
 include: "rules/read.smk"
 include: "rules/simulate.smk"
 include: "rules/cases.smk"

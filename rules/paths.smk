@@ -222,9 +222,13 @@ def compared(scenario):
     ]
 
 
-def planned(table):
-    """Return the files of a table of the plans shown in the report."""
-    return [f"<results>/{table}/{MAIN}/{model}.parquet" for model in settings.study.models]
+def simulations():
+    """Return the files of the prices shown in the report."""
+    return [f"<results>/simulations/{MAIN}/{model}.parquet" for model in settings.study.models]
+
+
+CHIP_STACK = load_stack(STACKS["chip"], CONFIG).model_dump(mode="json")
+"""Software stack with which placements are priced: a static schedule of operators on the cores."""
 
 
 def readings():

@@ -9,7 +9,6 @@ WRITES  results/{placements,stages,solves,schedules}/<scenario>/<model>/common.p
 
 REPORT_TABLES = (
     "results",
-    "recommendations",
     "gains",
     "comparisons",
     "memories",
@@ -21,10 +20,7 @@ REPORT_TABLES = (
     "areas",
     "complexities",
     "variations",
-    "plans",
-    "plan_stages",
     "simulations",
-    "simulation_stages",
     "walks",
     "searches",
     "proofs",
@@ -167,10 +163,7 @@ rule report:
             if settings.study.report.sensitivity
         ],
         readings=readings(),
-        plans=planned("plans"),
-        plan_stages=planned("plan_stages"),
-        simulations=planned("simulations"),
-        simulation_stages=planned("simulation_stages"),
+        simulations=simulations(),
         source_scores=["<results>/source_scores.parquet"] if MEASURED.sources else [],
     output:
         **{table: f"<results>/report/{table}.parquet" for table in REPORT_TABLES},
@@ -185,6 +178,8 @@ rule report:
             estimates={name: settings.estimates_of(name) for name in settings.scenarios},
             technology=settings.technology.model_dump(mode="json"),
             parameters={name: settings.models[name].parameters for name in settings.study.models},
+            models={name: spec_of(name) for name in settings.study.models},
+            stack=CHIP_STACK,
             families=FAMILIES,
             code=source_digest("phaze.cost.space", "phaze.report.build"),
         ),

@@ -7,14 +7,16 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import run_script
 from phaze.cost.space import area_limit_um2
+from phaze.formulas.priced import PlacementPricing
 from phaze.pages.page import write_report
-from phaze.pages.pipeline_picture import simulated_plan
 from phaze.report.build import build_report
 from phaze.report.inputs import DetailFiles, Inputs, read_times
+from phaze.report.priced import placement_picture
 from phaze.search.winners import Outcome
 from phaze.spec.architecture import Technology
+from phaze.spec.models import parse_model
 from phaze.spec.study import Study
-from phaze.spec.system import Scenario
+from phaze.spec.system import Scenario, Stack
 
 STAGES = {
     "extract": "operators",
@@ -24,9 +26,7 @@ STAGES = {
     "place": "placements",
 }
 """Folder with the benchmark files of each stage."""
-LOADED = (
-    "fronts", "trials", "sensitivities", "plans", "simulations", "simulation_stages", "audits",
-)  # fmt: skip
+LOADED = ("fronts", "trials", "sensitivities", "simulations", "audits")
 """Tables of the first scenario, with one file per model."""
 
 
@@ -40,6 +40,8 @@ def main(
     estimates: dict[str, str],
     technology: Technology,
     parameters: dict[str, int],
+    models: dict[str, dict[str, object]],
+    stack: Stack,
     families: dict[str, dict[str, str]],
 ) -> None:
     """Read a study's files, and write the report into the folder `report` next to them."""
@@ -54,7 +56,18 @@ def main(
         )
         for name, value in scenarios.items()
     }
-    plan_stages = tables.PlanStages.load(*main_files.of("plan_stages"))
+    cluster = clusters[scenario]
+    pricings = {
+        name: PlacementPricing.of(
+            parse_model(spec, name),
+            study.workloads[name].sequence,
+            cluster.scenario,
+            study.training,
+            stack,
+            technology,
+        )
+        for name, spec in models.items()
+    }
     inputs = Inputs(
         study=study,
         clusters=clusters,
@@ -66,10 +79,9 @@ def main(
         **{name: tables.TABLES[name].load(*main_files.of(name)) for name in LOADED},
         families=families,
         readings=tables.Readings.load(*main_files.of("readings", scenario=False)),
-        plan_stages=plan_stages,
         source_scores=tables.SourceScores.load(*(p for p in paths if p.stem == "source_scores")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
-        pictures=partial(simulated_plan, plan_stages),
+        pictures=partial(placement_picture, pricings, cluster.architectures),
         times=read_times(benchmarks(results, study.models)),
     )
     write_report(build_report(inputs), results / "report")

@@ -3,10 +3,11 @@
 from phaze import tables
 from phaze.base.errors import PhazeError
 from phaze.base.job import run_script
+from phaze.base.units import GIB
 from phaze.formulas.phaze.point import Conditions
 from phaze.formulas.piper.instance import write_instance
-from phaze.formulas.piper.study import cluster_of, models_of
-from phaze.formulas.planners import PlansAsked, read_tasks
+from phaze.formulas.piper.layers import FlatCluster
+from phaze.formulas.piper.study import study_layers
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.counts import TokenFlops
 from phaze.spec.planning import OwnInput
@@ -32,17 +33,20 @@ def main(
         raise PhazeError(
             f"architecture {own.architecture}: is not among the architectures that were evaluated"
         )
-    requests = [PlansAsked(own.architecture, max(conditions.training.hbm_gib), ("piper",))]
-    ((_, task),) = read_tasks(
+    layers = study_layers(
         tables.Layers.load(*files["layers"]),
         tables.Graphs.load(*files["graph"]),
         tables.Solves.load(*files["solves"]),
-        chips,
-        requests,
+        chips[chips["architecture"] == own.architecture],
         conditions,
-        None,
     )
-    write_instance(out, models_of(task)[own.microbatch], cluster_of(task, own.microbatch))
+    cluster = FlatCluster(
+        devices=scenario.devices,
+        memory_bytes=max(training.hbm_gib) * GIB,
+        bandwidth_bytes_per_s=scenario.network_bandwidth_bytes_per_s,
+        microbatches=scenario.global_batch // own.microbatch,
+    )
+    write_instance(out, layers, cluster)
 
 
 if __name__ == "__main__":

@@ -186,6 +186,21 @@ def _names(frame: pd.DataFrame) -> list[str]:
     return [f"tc{tc}-vc{vc}-{x}x{y}-glb{glb:g}" for tc, vc, x, y, glb in zip(*columns, strict=True)]
 
 
+def as_architectures(rows: pd.DataFrame) -> list[Architecture]:
+    """Architectures of rows of table `architectures`, without the figures that a row leaves to the system."""
+    sizes = rows.rename(columns={"architecture": "name"}).assign(
+        glb_mib=rows["glb_bytes"] / MIB,
+        l2_tc_kib=rows["l2_tc_bytes"] / KIB,
+        l2_vc_kib=rows["l2_vc_bytes"] / KIB,
+        area_mm2=rows["area_um2"] / UM2_PER_MM2,
+    )
+    fields = [name for name in Architecture.model_fields if name in sizes]
+    return [
+        Architecture.parse({name: row[name] for name in fields if name not in OPTIONAL or row[name]}, "grid")
+        for row in sizes.to_dict("records")
+    ]
+
+
 def _as_table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
     """Table `architectures`, with ids of the distinct tensor, vector and fused core designs."""
     properties = {name: frame[name].fillna(0.0) if name in frame else 0.0 for name in OPTIONAL}

@@ -22,6 +22,7 @@ from phaze.cost.memory import parameter_bytes
 from phaze.formulas.flushing import Chain, Setting
 from phaze.formulas.phaze.flush import Placement, place_chain
 from phaze.formulas.piper.requests import MICROBATCHES, PiperRequest
+from phaze.formulas.priced import placed_plan
 from phaze.layout import Layout
 from phaze.plan.layers.costs import LayerCost
 from phaze.plan.plan import Plan
@@ -90,16 +91,10 @@ class DynamicPrograms:
             return PlannerRow(planner="phaze", reason=NONE)
         planned_s, layout, placement = best
         placed_layout = replace(layout, dp=placement.data, pp=placement.stages)
-        last = placement.stages - 1  # stores all activations, as its backward pass follows at once
-        # None: as many as the layout says, all of them.
-        numbers = [0 if s == last and layout.recompute == "full" else None for s in range(placement.stages)]
-        lowering = self.question.lowering(layout)
-        stages = [
-            lowering.stage(range(cut[0], cut[-1] + 1), placed_layout, number)
-            for cut, number in zip(placement.layers, numbers, strict=True)
-        ]
+        cuts = [range(cut[0], cut[-1] + 1) for cut in placement.layers]
+        plan = placed_plan(self.question.lowering(layout), cuts, [placed_layout] * len(cuts))
         reason = self.question.runtime.why_not(self.question.task, placed_layout, "1f1b")
-        return self._row("phaze", lowering.plan(stages, "1f1b"), planned_s, reason)
+        return self._row("phaze", plan, planned_s, reason)
 
     def _setting(self, layout: Layout, *, recompute: bool) -> Setting:
         task = self.question.task

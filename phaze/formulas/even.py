@@ -1,30 +1,22 @@
-"""Baseline placements with given widths or equal stages, in the cost model of flushing pipelines.
+"""Baseline placements with given widths, in the cost model of flushing pipelines.
 
-The experts' widths {p, d, t} are placed with the best boundaries between stages, and with even ones. Equal
-stages have equal numbers of repeated layers, and the same data and tensor width. The layers before and after
-the repeated ones either join the first and the last stage, or form stages of their own. Both are options of
-the baseline `equi` in the Piper paper (Section 5).
+The experts' widths {p, d, t} are placed with the best boundaries between stages, and with even ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 import numpy as np
 
 from phaze.formulas.cuts import devices_of, shape_of
-from phaze.formulas.flushing import Chain, Loads, Setting, stage_loads, sync_s, useful_widths
+from phaze.formulas.flushing import Chain, Setting
 from phaze.formulas.phaze.flush import (
     Infeasible,
     Placement,
     Widths,
     evaluate_cut,
     place_within,
-    stage_weights,
 )
 from phaze.formulas.phaze.reasons import lean_placements, readable, why_not_stages
-from phaze.formulas.piper.equal import group_cuts
 from phaze.layout import Layout
 
 
@@ -89,50 +81,3 @@ def _why_no_boundaries(chain: Chain, expert: Layout, setting: Setting) -> str:
         f"memory: the leanest boundaries of {expert.pp} stages need {readable(min(lean))} on their "
         f"fullest device, {readable(setting.memory_bytes)} given: {readable(excess)} too little"
     )
-
-
-def place_equally(
-    chain: Chain, layout: Layout, setting: Setting, first: int, repeated: int
-) -> Placement | Infeasible:
-    """Best placement with equal stages, or the reason why none fits.
-
-    `repeated` layers from position `first` on are equal; `Placement.rank` breaks ties.
-    """
-    loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
-    cuts = equal_cuts(len(chain), first, repeated)
-    results = [_place_cut(chain, layout, setting, starts, loads) for starts in cuts]
-    placed = [result for result in results if isinstance(result, Placement)]
-    if placed:
-        return min(placed, key=Placement.rank)
-    # The most useful reason: why the most stages that the devices allow do not fit.
-    reasons = [result for result in results if isinstance(result, Infeasible)]
-    formed = [result for result in reasons if result.limit != "devices"]
-    return (formed or reasons or [Infeasible("layers: none is repeated")])[-1]
-
-
-def equal_cuts(layers: int, first: int, repeated: int) -> Iterator[tuple[int, ...]]:
-    """Yield the first layer of each stage, for all stage counts that divide the repeated layers equally."""
-    for stages in (s for s in range(1, repeated + 1) if repeated % s == 0):
-        yield from group_cuts(layers, range(first, first + repeated), stages)
-
-
-def _place_cut(
-    chain: Chain, layout: Layout, setting: Setting, starts: tuple[int, ...], loads: Loads
-) -> Placement | Infeasible:
-    """Placement with the given stages and the fastest data-parallel width that fits, or why none fits."""
-    pipeline = evaluate_cut(chain, replace(layout, dp=1), setting, starts, loads)
-    devices = sum(pipeline.devices)
-    if devices > setting.devices:
-        return Infeasible(f"devices: {len(starts)} stages take {devices}, {setting.devices} given")
-    counts, widths = useful_widths(setting.microbatches, setting.devices // devices)
-    layouts = [replace(layout, dp=int(width)) for width in widths]
-    waits = [sync_s(stage_weights(chain, starts), width_layout, setting) for width_layout in layouts]
-    times = pipeline.max_load_s * (counts + len(starts) - 1) + waits
-    reason = ""
-    for w in np.argsort(times, kind="stable"):
-        reason = why_not_stages(chain.footprints, starts, setting, int(counts[w]))
-        if not reason:
-            return evaluate_cut(chain, layouts[w], setting, starts, loads)
-        if setting.schedule == "1f1b":
-            break  # memory does not depend on the data width
-    return Infeasible(reason)

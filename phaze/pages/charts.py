@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import altair as alt
 import pandas as pd
@@ -10,7 +10,6 @@ import pandas as pd
 from phaze.base.units import UM2_PER_MM2
 from phaze.pages import style
 from phaze.pages.vega import BY_LINE, WIDTH, coloured, panels, rule
-from phaze.pages.words import times
 
 GEOMETRIC_MEAN = "geometric mean"
 Looks = Mapping[str, tuple[str, str]]
@@ -35,13 +34,6 @@ STAGES: Looks = {
     "extract": ("extract", style.SILVER), "estimate": ("estimate", style.AMBER),
     "screen": ("screen", style.SAND), "schedule": ("schedule", style.BLUE), "place": ("place", style.TEAL),
 }  # fmt: skip
-PLANNERS: Looks = {
-    "phaze": ("Phaze", style.BLUE),
-    "piper": ("Piper", style.AMBER),
-    "equal": ("equal stages", style.GREY),
-    "expert": ("experts", style.SILVER),
-}
-"""Display name and colour of each planner."""
 ROW, BAR, LINE = 22, 13, 17
 """Heights in pixels: of a single bar with its gap, of a bar in a group, and of a line of a label."""
 MOST_PX, THIN = 480, 5
@@ -96,15 +88,6 @@ def bars(
     # high enough for the lines of a label and for all bars of the group
     tall = max(LINE * _lines(table), ROW if len(looks) == 1 else bar * len(looks) + 6)
     return alt.layer(*layers).properties(width=WIDTH, height=tall * len(table))
-
-
-def titled_bars(
-    table: pd.DataFrame, looks: Iterable[tuple[str, tuple[str, str]]], what: str
-) -> alt.TopLevelMixin:
-    """Draw a group of bars per row, one bar per column of `looks`, starting at the ratio 1."""
-    named = dict(looks)
-    rows = table[[*named]].rename(columns={column: title for column, (title, _) in named.items()})
-    return bars(rows.where(rows > 0), what, dict(named.values()), origin=1, format_value=times)
 
 
 def _on_lines(table: pd.DataFrame) -> pd.DataFrame:

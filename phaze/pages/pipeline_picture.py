@@ -7,7 +7,7 @@ the first and the last ones are drawn. A note lists the omitted parts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from textwrap import wrap
 
@@ -15,13 +15,11 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from phaze.formulas.replay import read_plan, replay
 from phaze.pages.over_time import MICROBATCH_JOBS, MOST_LINES, Profile, Window, cells, memory, pipeline
 from phaze.pages.style import INK
 from phaze.pages.words import seconds
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
-from phaze.tables.plans import PLAN
 
 WIDE = 1000
 """Width of the picture in pixels."""
@@ -39,8 +37,6 @@ MOMENT = 1e-9
 """Duration that counts as zero, as a share of the whole time, because sums of seconds are rounded."""
 GAP = 1
 """Empty rows in place of omitted stages."""
-ROWS, PASSES = 8, 40
-"""Limits of a small, legible picture in a report: stages, and passes per stage."""
 
 
 @dataclass(frozen=True)
@@ -207,15 +203,3 @@ def timeline_picture(title: str, timeline: Timeline) -> PipelinePicture:
     profiles = {stage: (profile.time_s, profile.bytes_) for stage, profile in stage_memory(timeline).items()}
     pipeline = timeline.pipeline
     return PipelinePicture(title, jobs, profiles, pipeline.lanes, pipeline.batches)
-
-
-def simulated_plan(plan_stages: pd.DataFrame, plan: pd.Series) -> PipelinePicture:
-    """Simulate one row of table `plans`, with the stages of all plans, and prepare it for a small picture."""
-    rows = plan_stages[(plan_stages[list(PLAN)] == plan[list(PLAN)]).all(axis=1)]
-    title = (
-        f"{plan['model']} on {plan['architecture']}, {plan['hbm_gib']:g} GiB, planned by {plan['planner']}: "
-        f"t = {plan['tensor']}, d = {plan['data']}, s = {plan['stages']}, microbatch {plan['microbatch']}, "
-        f"{plan['schedule']}"
-    )
-    drawn = timeline_picture(title, replay(read_plan(plan, rows)).timeline)
-    return replace(drawn, most_rows=ROWS, most_passes=PASSES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
-from phaze.base.units import KIB, MIB, UM2_PER_MM2
+from phaze.base.units import UM2_PER_MM2
 from phaze.spec.architecture import Architecture, load_technology
 from phaze.spec.config import architecture_names, load_architecture, space_of
 from phaze.spec.files import FOLDER
@@ -60,7 +60,7 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
 def _architectures_of(space: ArchitectureSpace, folder: Path) -> list[Architecture]:
     """Named architectures of a space, then those of its grid, each with its area."""
     # Imported for several chips only: a plan of one reads no tables, and loads no pandas.
-    from phaze.cost.space import area_limit_um2, area_um2, enumerate_grid
+    from phaze.cost.space import area_limit_um2, area_um2, as_architectures, enumerate_grid
 
     technology = load_technology(space.technology, folder)
     named = [load_architecture(name, folder) for name in space.named]
@@ -73,12 +73,4 @@ def _architectures_of(space: ArchitectureSpace, folder: Path) -> list[Architectu
     limit = space.area_limit_mm2
     area = load_architecture(limit, folder).model_dump() if isinstance(limit, str) else limit
     grid = enumerate_grid(space.grid, technology.area_um2, area_limit_um2(area, technology), "grid")
-    rows = grid.assign(
-        name=grid["architecture"],
-        glb_mib=grid["glb_bytes"] / MIB,
-        l2_tc_kib=grid["l2_tc_bytes"] / KIB,
-        l2_vc_kib=grid["l2_vc_bytes"] / KIB,
-        area_mm2=grid["area_um2"] / UM2_PER_MM2,
-    )
-    fields = [name for name in Architecture.model_fields if name in rows and name not in OPEN]
-    return chips + [Architecture.parse(row, "grid") for row in rows[fields].to_dict("records")]
+    return chips + as_architectures(grid)

@@ -18,8 +18,8 @@ from phaze.pages.document import FirstScreen, Sheet
 from phaze.pages.page import Report, page_of
 from phaze.pages.page_words import words_of
 from phaze.pages.verdicts import run_checks
-from phaze.pages.words import area, buffers, compute, join, times
-from phaze.report import anatomy, inside, overview, plan_checks, record, searches
+from phaze.pages.words import area, buffers, compute, join, samples, seconds, times, widths
+from phaze.report import anatomy, inside, overview, record, searches
 from phaze.report import checks as checked
 from phaze.report.checks import Evidence
 from phaze.report.findings import (
@@ -39,8 +39,7 @@ from phaze.report.findings import (
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
 from phaze.report.measured_page import measured_section
-from phaze.report.planners import compared, replayed, study_planner_sentence
-from phaze.report.recommend import loss_fact, recommend, recommended, recommended_on
+from phaze.report.priced import PRICE_CHECKS, price_of, priced_designs, priced_section
 from phaze.report.record import count_proofs
 from phaze.report.searches import (
     certificate,
@@ -54,21 +53,16 @@ from phaze.tables import TABLES, Comparisons
 
 WORDS = words_of("study")
 _CELLS = (
-    "cores", "buffers", "hbm", "whose", "shape", "planned", "simulated", "mfu", "chip_gain", "planner_gain",
+    "cores", "buffers", "hbm", "shape", "planned", "simulated", "mfu", "chip_gain", "planner_gain",
 )  # fmt: skip
 """Cells of the answer's table, empty for a workload that fits nowhere."""
 LEAST = 5e-4
 """Smallest reported loss relative to the baseline; a smaller one would be shown as 0.0 %."""
 MOST_NAMED = 2
 """Maximum number of slower workloads that are all named; of more, only the slowest is."""
-CHECKS = {
-    **checked.CHECKS,
-    **checked.CERTIFICATE_CHECKS,
-    **plan_checks.PLANNER_CHECKS,
-    **plan_checks.SIMULATION_CHECKS,
-}
+CHECKS = {**checked.CHECKS, **checked.CERTIFICATE_CHECKS, **PRICE_CHECKS}
 """Checks of every study, each stated as a sentence."""
-LEADING = ("gains", "speedups", "front-area", "breakdown", "simulated", "planners")
+LEADING = ("gains", "speedups", "front-area", "breakdown", "simulated", "memory")
 """Names of the figures that stay unfolded, by importance; the first shows what the gain depends on."""
 
 
@@ -76,8 +70,8 @@ LEADING = ("gains", "speedups", "front-area", "breakdown", "simulated", "planner
 class Headline:
     """Throughputs by model (rows) and design (columns), as planned and as simulated.
 
-    Planned throughputs are of the certified plans. Simulated ones are of the recommended plans, and may be
-    empty.
+    Planned throughputs are by the planner's formula. Simulated ones are by the price of the same placements,
+    and may be empty.
     """
 
     baseline: str
@@ -92,11 +86,9 @@ class Headline:
         baseline, expert = inputs.study.architectures.baseline or "", baseline_design(inputs.study) or ""
         placed = findings.results[findings.results["status"] == "placed"]
         planned = placed.pivot(index="model", columns="design", values="samples_per_s")
-        best = findings.recommendations
-        simulated = 1 / best.pivot(index="model", columns="design", values="simulated_s")
-        # in table recommendations, the expert's plan on the baseline is a column of the baseline's rows
-        on_baseline = best[best["design"] == baseline].set_index("model")
-        return cls(baseline, expert, planned, simulated.assign(**{expert: 1 / on_baseline["expert_s"]}))
+        priced = priced_designs(inputs.study, findings)
+        simulated = priced.pivot(index="model", columns="design", values="samples_per_s")
+        return cls(baseline, expert, planned, simulated)
 
     def ratios(self, design: str, over: str, *, simulated: bool) -> pd.Series:
         """Throughput ratio of two designs, for each model that both train."""
@@ -185,7 +177,6 @@ def summarise(inputs: Inputs) -> Findings:
     return Findings(
         **{name: getattr(inputs, name) for name in COPIED},
         results=results,
-        recommendations=recommend(inputs, results),
         gains=overview.find_gains(inputs, results),
         comparisons=compare_scenarios(inputs, results),
         memories=memory_table(inputs),
@@ -216,8 +207,8 @@ def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 
 PARTS: tuple[Part, ...] = (
-    recommended, overview.assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
-    replayed, measured_section, *searches.PARTS, *record.PARTS,
+    overview.assumptions, *overview.PARTS, certificate, front, *inside.PARTS, priced_section,
+    measured_section, *searches.PARTS, *record.PARTS,
 )  # fmt: skip
 """Functions that yield the sections of the report, in order."""
 
@@ -245,12 +236,10 @@ def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     caveats = (*losses[::-1], *overview.caveat_sentences(gains), "Every time is predicted, none is measured.")
     short, long = _result(inputs, findings)
     full = [*losses, *overview.reversal_sentences(gains), long, *overview.gain_sentences(gains)]
-    full.append(study_planner_sentence(inputs, findings))
     passed = int(findings.checks["passed"].sum())
     facts = (
         *gain_facts(inputs, findings),
         *certificate_fact(findings),
-        *loss_fact(findings),
         (f"{passed} / {len(findings.checks)}", "checks of these results passed"),
     )
     placed = (findings.results["status"] == "placed").any()
@@ -280,12 +269,15 @@ def _result(inputs: Inputs, findings: Findings) -> tuple[str, str]:
     if best is None or len(models) > 1:
         start = "The best accelerator for each workload is in the table"
         return f"{start} below.", f"{start}, with its plan on {cluster}."
-    plan, name = recommended_on(findings, best), best["architecture"]
+    cells, name, price = _plan_cells(findings, best), best["architecture"], price_of(findings, best)
+    simulated = cells["simulated"]
     placeholders = {
-        **vars(plan), **_chip(inputs, best), "model": best["model"], "cluster": cluster,
+        **cells, **_chip(inputs, best), "model": best["model"], "cluster": cluster,
         "named": name if name in inputs.study.architectures.named else "the best accelerator",
-        "taken": plan.simulated or plan.planned,
-        "times": f"{plan.simulated} per batch as simulated, " * bool(plan.simulated) + plan.planned,
+        "shape": widths(best), "microbatch": samples(best["layout"]),
+        "bound_by": best["binding"] if price is None else price["bound_by"],
+        "taken": simulated or cells["planned"],
+        "times": f"{simulated} per batch as simulated, " * bool(simulated) + cells["planned"],
     }  # fmt: skip
     return WORDS.sentence("one", **placeholders), WORDS.sentence("one-in-full", **placeholders)
 
@@ -310,6 +302,20 @@ def _chip(inputs: Inputs, row: pd.Series) -> dict[str, str]:
     return {"cores": compute(chip), "buffers": buffers(chip), "hbm": hbm, "area": area(chip["area_um2"])}
 
 
+def _plan_cells(findings: Findings, result: pd.Series) -> dict[str, str]:
+    """Format the plan of a placed result, with its times and utilisation; simulated only with a price."""
+    price, time_s, bound_s = price_of(findings, result), result["time_per_batch_s"], result["bound_s"]
+    proven = bound_s >= time_s * (1 - 1e-6)
+    # A batch has a fixed number of operations: utilisation grows by the factor by which its time shrinks.
+    faster = 1.0 if price is None else time_s / price["simulated_s"]
+    return {
+        "shape": f"{widths(result)}, {samples(result['layout'])}",
+        "planned": seconds(time_s) if proven else f"{seconds(bound_s)} to {seconds(time_s)}",
+        "simulated": "" if price is None else seconds(price["simulated_s"]),
+        "mfu": percent(result["mfu"] * faster),
+    }
+
+
 def _common(inputs: Inputs, findings: Findings) -> pd.Series | None:
     rows = placed_rows(findings.results, COMMON)
     # with one model, the common accelerator is that model's
@@ -324,17 +330,13 @@ def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
         if row["status"] != "placed":
             rows.append({"model": row["model"], "cores": f"fits nowhere: {row['reason']}"})
             continue
-        plan = recommended_on(findings, row)
         chip_gain, planner_gain = headline.chip_gain(row["model"]), headline.planner_gain(row["model"])
         gains = {"chip_gain": times(chip_gain), "planner_gain": times(planner_gain)}
-        # a batch has a fixed number of operations: utilisation grows by the factor by which its time shrinks
-        cells = {"shape": f"{plan.shape}, {plan.microbatch}", "mfu": percent(row["mfu"] * plan.gain)}
-        rows.append({"model": row["model"], **_chip(inputs, row), **vars(plan), **cells, **gains})
+        rows.append({"model": row["model"], **_chip(inputs, row), **_plan_cells(findings, row), **gains})
     common = _common(inputs, findings)
     if common is not None:
         mean, _ = headline.mean(COMMON, headline.baseline)
-        cells = {"whose": "their own", "chip_gain": times(mean)}
-        rows.append({"model": "one for all", **_chip(inputs, common), **cells})
+        rows.append({"model": "one for all", **_chip(inputs, common), "chip_gain": times(mean)})
     marked = [common is not None and place == len(rows) - 1 for place in range(len(rows))]
     table = pd.DataFrame([dict.fromkeys(_CELLS, "") | row for row in rows])
     return WORDS.sheet("answer", table, marked)

@@ -20,7 +20,7 @@ from phaze.search.winners import (
     best_of_each_hbm,
     candidates,
     choose,
-    in_order,
+    common_placement,
     rank,
     with_areas,
 )
@@ -33,8 +33,7 @@ PER_MODEL = "per-model"
 COMMON = "common"
 EXPERT = "expert"
 COPIED = (
-    "fronts", "plans", "plan_stages", "simulations", "simulation_stages", "times",
-    "certificates", "audits",
+    "fronts", "simulations", "times", "certificates", "audits",
 )  # fmt: skip
 
 
@@ -111,12 +110,7 @@ def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Ser
         rows[design.name] = choose(of_planner, tolerance)
     every = candidates(cluster)
     rows[PER_MODEL] = choose(every[every["model"] == model], tolerance)
-    if cluster.common is not None:
-        every, (name, hbm_gib) = cluster.common_placements, cluster.common
-        # the common accelerator is chosen together with its HBM capacity
-        same = (every["model"] == model) & (every["architecture"] == name) & (every["hbm_gib"] == hbm_gib)
-        common = in_order(with_areas(cluster, every[same & (every["planner"] == "phaze")]))
-        rows[COMMON] = common.iloc[0] if len(common) else None
+    rows[COMMON] = common_placement(cluster, model)
     for name, row in rows.items():
         if row is not None:
             yield pd.concat([row, pd.Series({"design": name})])
@@ -146,7 +140,6 @@ class Findings:
     """Result tables of a study, by name as in `phaze.tables`; `COPIED` ones come from the inputs."""
 
     results: pd.DataFrame
-    recommendations: pd.DataFrame
     gains: pd.DataFrame
     comparisons: pd.DataFrame
     memories: pd.DataFrame
@@ -158,10 +151,7 @@ class Findings:
     areas: pd.DataFrame
     complexities: pd.DataFrame
     variations: pd.DataFrame
-    plans: pd.DataFrame
-    plan_stages: pd.DataFrame
     simulations: pd.DataFrame
-    simulation_stages: pd.DataFrame
     walks: pd.DataFrame
     searches: pd.DataFrame
     times: pd.DataFrame
@@ -174,14 +164,6 @@ class Findings:
     def means(self) -> pd.DataFrame:
         """Geometric mean of the planned speed-ups of each design, with the number of models."""
         return geometric_means(self.results)
-
-    @cached_property
-    def simulated_means(self) -> pd.Series:
-        """Geometric mean of the simulated speed-ups of recommended plans, by design.
-
-        Empty without simulations.
-        """
-        return geometric_means(self.recommendations).set_index("design")["speedup"]
 
     def in_order(self, models: tuple[str, ...]) -> Findings:
         """Copy in which the models of each table are in the order of the study, for display."""

@@ -119,12 +119,8 @@ class Inputs:
     sensitivities: pd.DataFrame = field(default_factory=tables.Sensitivities.empty)
     readings: pd.DataFrame = field(default_factory=tables.Readings.empty)
     """Table `readings`, all models."""
-    plans: pd.DataFrame = field(default_factory=tables.Plans.empty)
-    """Table `plans` of the first scenario, all models."""
-    plan_stages: pd.DataFrame = field(default_factory=tables.PlanStages.empty)
     simulations: pd.DataFrame = field(default_factory=tables.Simulations.empty)
     """Table `simulations` of the first scenario, all models."""
-    simulation_stages: pd.DataFrame = field(default_factory=tables.SimulationStages.empty)
     times: pd.DataFrame = field(default_factory=tables.Times.empty)
     certificates: pd.DataFrame = field(default_factory=tables.Certificates.empty)
     """Table `certificates` of the first scenario, with the common architecture."""
@@ -132,8 +128,8 @@ class Inputs:
     """Table `audits` of the first scenario, all models."""
     source_scores: pd.DataFrame = field(default_factory=tables.SourceScores.empty)
     """Errors of predictions of published training runs, by source."""
-    pictures: Callable[[pd.Series], PipelinePicture] | None = None
-    """Function that simulates a row of table `plans` for its picture; None omits pictures."""
+    pictures: Callable[[pd.Series, pd.DataFrame], PipelinePicture] | None = None
+    """Function that simulates a placement with its stages for a picture; None omits pictures."""
 
     def graph_of(self, model: str) -> pd.DataFrame:
         """Rows of table `graphs` for a model; may be empty."""

@@ -12,8 +12,17 @@ from phaze.pages import charts, style
 from phaze.pages.document import Block, Chart, Items, Prose, Section
 from phaze.pages.page_words import words_of
 from phaze.pages.words import area, fill, join, times
-from phaze.report.findings import COMMON, PER_MODEL, Findings, Part, baseline_design, row_of
+from phaze.report.findings import (
+    COMMON,
+    PER_MODEL,
+    Findings,
+    Part,
+    baseline_design,
+    geometric_means,
+    row_of,
+)
 from phaze.report.inputs import Inputs
+from phaze.report.priced import priced_designs
 from phaze.search.winners import candidates, chip_named, in_order
 from phaze.spec.study import OWN_READING
 from phaze.tables import Gains
@@ -39,8 +48,9 @@ def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     drawn = [d for d in designs if not d.endswith("expert-even")]
     draw = partial(charts.bars, wide[drawn], "throughput over baseline expert", _colours(drawn, inputs))
     rows = wide.dropna(how="all")
-    if len(findings.simulated_means):
-        rows.loc[f"{charts.GEOMETRIC_MEAN} of recommended plans, simulated"] = findings.simulated_means
+    simulated = geometric_means(priced_designs(inputs.study, findings)).set_index("design")["speedup"]
+    if len(simulated):
+        rows.loc[f"{charts.GEOMETRIC_MEAN}, simulated"] = simulated
     heads = {design: design for design in designs}
     long = rows.rename_axis("model").reset_index().melt("model", var_name="design", value_name="speedup")
     sheet = WORDS.sheet("throughput", long, rows.index == charts.GEOMETRIC_MEAN, heads=heads)

@@ -6,7 +6,6 @@ within the tolerance of the best throughput is chosen, with the best architectur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import cast
@@ -15,10 +14,12 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import name_ranks, tied, within
-from phaze.spec.noun import Noun
 from phaze.spec.system import Scenario
 from phaze.tables import Architectures, Placements
 from phaze.tables.columns import LAYOUT
+
+PRICED = ["model", "architecture", "hbm_gib", "planner"]
+"""Columns that identify the best placement by a planner on an accelerator."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,60 +136,31 @@ def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
     return ranked[(ranked["rank"] <= best) | ranked["smallest_area"]]
 
 
-Chip = tuple[str, float]
-"""Architecture and HBM in GiB."""
+def common_placement(cluster: Outcome, model: str) -> pd.Series | None:
+    """Best placement of a model on the common architecture with its HBM size; None without one."""
+    if cluster.common is None:
+        return None
+    every, (name, hbm_gib) = cluster.common_placements, cluster.common
+    # The common accelerator is chosen together with its HBM capacity.
+    same = (every["model"] == model) & (every["architecture"] == name) & (every["hbm_gib"] == hbm_gib)
+    rows = in_order(with_areas(cluster, every[same & (every["planner"] == "phaze")]))
+    return rows.iloc[0] if len(rows) else None
 
 
-@dataclass(frozen=True)
-class Chips:
-    """Architectures to plan on: those for all planners, and those only for the study's planner."""
+def compared_placements(cluster: Outcome, baseline: str | None, tolerance: float) -> pd.DataFrame:
+    """Best placements of the only model of a cluster's tables: on its best architecture and the common one.
 
-    compared: tuple[Chip, ...]
-    """Architectures for all planners: the best for the model, the common one and the baseline."""
-    others: tuple[Chip, ...]
-    """Architectures only for the study's planner: those that Phaze's planner ranks best, and named ones."""
-
-
-class ChipChoice(Noun):
-    """Settings of a study that select the architectures to plan on."""
-
-    baseline: str | None
-    """Name of the baseline architecture."""
-    named: tuple[str, ...]
-    """All named architectures."""
-    best: int
-    """Number of best architectures to rank."""
-    tolerance: float
-    """Relative distance from the best throughput within which the smallest HBM is chosen."""
-
-
-def choose_chips(cluster: Outcome, choice: ChipChoice) -> Chips:
-    """Architectures on which to plan one model of a scenario, each with the HBM size chosen for it."""
-    candidate_rows, baseline = candidates(cluster), () if choice.baseline is None else (choice.baseline,)
-    best, ranked = (
-        choose(candidate_rows, choice.tolerance),
-        rank(candidate_rows, choice.best, choice.tolerance),
-    )
-    compared = dict.fromkeys(
-        [
-            *(() if best is None else (_chip(best),)),
-            *(() if cluster.common is None else (cluster.common,)),
-            *_named(cluster, choice, baseline),
-        ]
-    )
-    others = [*(_chip(row) for _, row in ranked.iterrows()), *_named(cluster, choice, choice.named)]
-    return Chips(tuple(compared), tuple(dict.fromkeys(chip for chip in others if chip not in compared)))
-
-
-def _named(cluster: Outcome, choice: ChipChoice, names: Iterable[str]) -> Iterator[Chip]:
-    """Yield named architectures, each with its chosen HBM size."""
-    placed = cluster.placements[cluster.placements["planner"] == "phaze"]
-    for name in names:
-        rows = placed[placed["architecture"] == name]
-        chosen = choose(with_areas(cluster, rows), choice.tolerance)
-        if chosen is not None:
-            yield _chip(chosen)
-
-
-def _chip(row: pd.Series) -> Chip:
-    return str(row["architecture"]), float(row["hbm_gib"])
+    On the baseline it is the best one by every planner.
+    """
+    placements = cluster.placements
+    models = placements["model"].unique()
+    on_baseline = with_areas(cluster, placements[placements["architecture"] == baseline])
+    rows = [
+        choose(candidates(cluster), tolerance),
+        *(common_placement(cluster, model) for model in models),
+        *(choose(of_planner, tolerance) for _, of_planner in on_baseline.groupby("planner")),
+    ]
+    placed = [row for row in rows if row is not None and row["status"] == "placed"]
+    if not placed:
+        return with_areas(cluster, placements.iloc[:0])
+    return pd.DataFrame(placed).drop_duplicates(PRICED)

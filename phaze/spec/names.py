@@ -12,8 +12,6 @@ MOST = 2**20
 Planner = Literal["piper", "no-dp", "no-tp", "no-ar", "equi", "equi-no-tp"]
 """Names of Piper and its baselines (Piper, Section 5)."""
 PLANNERS: tuple[Planner, ...] = get_args(Planner)
-ModelPlanner = Literal["phaze", "piper", "equal", "expert"]
-"""Planners for a model: Phaze's, Piper's, equal stages, and the hand-designed (expert) layouts."""
 WrittenRuntime = Literal["megatron", "torchtitan", "deepspeed"]
 """Runtimes whose flags or configurations can be written."""
 TrainingRuntime = Literal[WrittenRuntime, "maxtext"]
@@ -34,7 +32,6 @@ Instantiation = Literal["p2p", "allreduce", "exact"]
 """Terms of a mapping's stage time: compute c_u plus messages c_m (6), plus all-reduce c_AR (7), or both."""
 InstantiationChoice = Literal[Instantiation, "auto", "authors", "ensemble"]
 """Instantiations to search: one, the paper's choice by sizes, both of the paper's, or all plus annealing."""
-MODEL_PLANNERS: tuple[ModelPlanner, ...] = get_args(ModelPlanner)
 Partitioner = Literal["full", "fastest", "paper", "clusters", "order", "pipedream", "pipedream-operators"]
 """Names of the partitioners: five of phaze, and two of PipeDream.
 

@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.layout import Layout
-from phaze.spec.names import Backward, ModelPlanner
+from phaze.spec.names import Backward
 from phaze.spec.noun import Noun
 from phaze.spec.values import Flag, Label, Name, Positive, PositiveInt, Seed, Share
 
@@ -151,14 +151,6 @@ class ScheduleSettings(Noun):
     """Maximum number of branch-and-bound nodes; a solve that reaches it reports its gap."""
     wall_limit_s: Positive = 60.0
     """Time limit of a solve in seconds; a solve that reaches it is reported as timed out."""
-
-
-class PlaceSettings(Noun):
-    """Settings for placing models."""
-
-    planner: ModelPlanner = "phaze"
-    """Planner of the reported plan. Planners other than `phaze` only consider Phaze's best architectures, the
-    common one and the named ones; the certificate covers Phaze's planner only."""
 
 
 class StrategySettings(Noun):

@@ -17,7 +17,6 @@ from phaze.spec.settings import (
     CertifySettings,
     EstimateSettings,
     ExtractSettings,
-    PlaceSettings,
     ReportSettings,
     ScheduleSettings,
     ScreenSettings,
@@ -154,8 +153,6 @@ class Study(Noun):
     """Choice of the architectures to evaluate."""
     schedule: ScheduleSettings = ScheduleSettings()
     """Scheduling of layers."""
-    place: PlaceSettings = PlaceSettings()
-    """Placement of models."""
     certify: CertifySettings = CertifySettings()
     """Verification of certificates."""
     report: ReportSettings = ReportSettings()
@@ -174,6 +171,16 @@ class Study(Noun):
     """Partitions and mappings, independent of the models above: figures and tables of Parmesan's paper."""
     measured: MeasuredStudy = MeasuredStudy()
     """Published training runs that predictions are compared with."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_planner(cls, fields: object) -> object:
+        if isinstance(fields, Mapping) and "place" in fields:
+            raise ValueError(
+                "place: was removed, as all models are placed by Phaze's formula: delete it; "
+                "`phaze place` compares planners on an architecture"
+            )
+        return fields
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

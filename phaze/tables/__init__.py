@@ -44,17 +44,13 @@ from phaze.tables.measured import (
     ToolErrors,
 )
 from phaze.tables.plans import (
-    PLANNERS,
     Cases,
     Curves,
     Pipelines,
-    Plans,
-    PlanStages,
     ReadingFigures,
     Readings,
     ReadingScores,
     Simulations,
-    SimulationStages,
 )
 from phaze.tables.results import (
     Areas,
@@ -71,7 +67,6 @@ from phaze.tables.results import (
     Memories,
     Proofs,
     Rankings,
-    Recommendations,
     Results,
     Sensitivities,
     Times,

@@ -1,9 +1,7 @@
-"""Plans for architectures, for interpretations of a paper and for profiled inputs, and their simulations."""
+"""Prices of placements, results under interpretations of a paper, and plans for profiled inputs."""
 
-from phaze.spec.names import MODEL_PLANNERS
 from phaze.spec.names import PLANNERS as CASE_PLANNERS
-from phaze.spec.rows import StageWork
-from phaze.tables.base import Table, columns_of, count, flag, real, text
+from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import (
     CHOSEN_BY,
     CUT,
@@ -13,20 +11,9 @@ from phaze.tables.columns import (
     MFUS,
     MODEL,
     SIZED,
-    SPAN,
     STAGE_WIDTHS,
 )
 
-PLANNERS = MODEL_PLANNERS
-PLAN = {"model": MODEL, **SIZED, "planner": text("who planned", *PLANNERS)}
-"""Columns that identify a plan."""
-
-
-TIMED = [
-    "schedule", "microbatch", "microbatches", "time_per_sample_s", "sync_s", "all_reduce_factor",
-    "network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s",
-]  # fmt: skip
-"""Columns of a plan that a simulation needs in addition to its stages."""
 MODES = ("program", "table-1")
 _CASE = {
     "case": text("name of the case"),
@@ -41,84 +28,27 @@ TIME = "time per sample in the input's unit of time; infinite without a plan"
 READING = text("name of the reading, `study` for the study's own settings")
 
 
-class Plans(Table):
-    """Best plan of every planner for a model on an architecture, with the time that it claims."""
-
-    keys = PLAN
-    columns = {
-        "status": text("result", "placed", "infeasible"),
-        "reason": text("reason for a missing plan, empty if placed"),
-        "network_bandwidth_bytes_per_s": real("bandwidth between any two devices, as assumed by the planner"),
-        "hbm_bandwidth_bytes_per_s": real("HBM bandwidth of a device, as assumed by the planner"),
-        "flushes": flag("whether the pipeline is flushed after every batch, as assumed by the planner"),
-        "schedule": text("pipeline schedule", "1f1b", "gpipe", "2bw", "none"),
-        "microbatch": count("samples in a microbatch b"),
-        "microbatches": count("microbatches in a batch, over all replicas"),
-        "tensor": text("distinct tensor-parallel widths of the stages, in order"),
-        "data": text("distinct data-parallel widths of the stages, in order"),
-        "memory": text("recompute or stash activations", "stash", "recompute", "mixed", "none"),
-        "stages": count("pipeline depth s"),
-        "devices_used": count("devices used"),
-        "degree": count("sum of the data-parallel widths of the stages"),
-        "time_per_sample_s": real("time per sample of a batch; infinite if infeasible", finite=False),
-        "sync_s": real("gradient exchange after a batch, part of the batch time; 0 without a flush"),
-        "all_reduce_factor": real("planner's factor of an all-reduce, times (n - 1)/n of its tensor"),
-        "samples_per_s": real("throughput"),
-    }
-
-
-class PlanStages(Table):
-    """Stages of every plan: layers, widths, recomputation, time, and memory with headroom."""
-
-    keys = {**PLAN, "stage": count("stage number, from the first")}
-    columns = {
-        **SPAN,
-        **STAGE_WIDTHS,
-        "recomputed": count("recomputed layers"),
-        **IN_FLIGHT,
-        "time_per_sample_s": real("time per sample, without bubbles"),
-        **columns_of(StageWork),
-        "memory_bytes": real("memory of each device"),
-        "headroom_bytes": real("free HBM"),
-    }
-
-
 class Simulations(Table):
-    """Simulation of every plan: time per batch, compared with the planned time, and the limiting resource."""
+    """Price of the best placements: step time and memory of their plans, next to the formula's time."""
 
-    keys = PLAN
+    keys = {"model": MODEL, **SIZED, "planner": CHOSEN_BY}
     columns = {
-        "schedule": text("pipeline schedule", "1f1b", "gpipe", "2bw"),
-        "planned_s": real("batch time of the planner"),
-        "simulated_s": real("simulated batch time; in steady state without a flush"),
-        "samples_per_s": real("throughput"),
-        "compute_share": real("share of device time spent on passes, with recomputation"),
-        "exposed_communication_share": real("share of time added by transfers and synchronisation"),
-        "bubble_share": real("remaining share, in which devices wait for other stages", None),
-        "hbm_share": real("HBM traffic of passes over the HBM bandwidth of all devices"),
-        "link_share": real("link traffic in one direction over the bandwidth of all devices' links"),
+        "layout": LAYOUT,
+        "recompute": flag("whether activations are recomputed"),
+        **CUT,
+        "schedule": text("pipeline schedule", "1f1b", "gpipe"),
+        "planned_s": real("time per batch by the planner's formula"),
+        "simulated_s": real("time per batch by the price of the plan, simulated event by event"),
+        "samples_per_s": real("throughput as simulated"),
+        "passes_share": real("share of device time in passes, with recomputation and collectives in layers"),
+        "communication_share": real("share of device time in transfers and gradient synchronisation"),
+        "update_share": real("share of device time in the optimizer step"),
+        "bubble_share": real("share of device time in which devices wait for other stages"),
         "peak_bytes": real("peak memory of any device"),
         "fullest_stage": count("stage with peak memory"),
+        "fits": flag("whether the peak memory is within the HBM"),
         "bound_by": text("largest part of the critical path"),
         "bound_stage": count("stage with the largest part of bound_by"),
-    }
-
-
-class SimulationStages(Table):
-    """Stages of every simulated plan: busy device time, microbatches in flight, peak memory."""
-
-    keys = {**PLAN, "stage": count("stage number, from the first")}
-    columns = {
-        "busy_s": real("time of a device's passes in a batch, mean over the replicas"),
-        "busy_share": real("busy_s over the simulated time"),
-        "hbm_share": real("HBM traffic of passes over the HBM bandwidth of a device"),
-        "link_share": real("link traffic in one direction over the link bandwidth of a device"),
-        "slices_link_share": real("part of link_share for all-reduces between tensor-parallel ranks"),
-        "stages_link_share": real("part of link_share for tensors between stages"),
-        "replicas_link_share": real("part of link_share for gradients between replicas"),
-        "in_flight": count("maximum number of microbatches stored by a device", 1),
-        "peak_bytes": real("peak memory of a device"),
-        "headroom_bytes": real("free HBM", None),
     }
 
 

@@ -17,7 +17,6 @@ from phaze.tables.columns import (
     SAMPLE_ENERGIES,
     SIZED,
 )
-from phaze.tables.plans import PLANNERS
 from phaze.tables.stages import Placements
 
 _DESIGN = {"model": MODEL, "design": text("accelerator and planner of the placement, as in Figure 4")}
@@ -92,43 +91,6 @@ class Results(Table):
         **SAMPLE_ENERGIES,
         "speedup": real("throughput over the baseline with the experts' placement; 0 if infeasible"),
         "binding": text("limit of the throughput"),
-    }
-
-
-class Recommendations(Table):
-    """Plan with the least simulated time among plans with certified, equal and hand-designed stages.
-
-    Includes the loss of the certified plan relative to it.
-    """
-
-    keys = _DESIGN
-    columns = {
-        "architecture": ARCHITECTURE,
-        "hbm_gib": real("HBM capacity"),
-        "planner": text("planner of the recommended plan", *PLANNERS),
-        "tensor": text("distinct tensor-parallel widths of its stages, in order"),
-        "data": text("distinct data-parallel widths of its stages, in order"),
-        "stages": count("pipeline depth s", 1),
-        "microbatch": count("samples in a microbatch b", 1),
-        "memory": text("recompute or stash activations", "stash", "recompute", "mixed"),
-        "bound_by": text("largest part of the critical path"),
-        "planned_s": real("its time per batch as planned"),
-        "simulated_s": real("its time per batch as simulated"),
-        "samples_per_s": real("its throughput as simulated"),
-        "speedup": real("simulated throughput over that of the experts' plan on the baseline, 0 without one"),
-        "certified_planned_s": real("time per batch of the certified plan as planned"),
-        "certified_simulated_s": real("time per batch of the certified plan as simulated"),
-        "equal_s": real("simulated time per batch of equal stages, infinite if infeasible", finite=False),
-        "expert_s": real("simulated batch time of the experts' stages; infinite if infeasible", finite=False),
-        "piper_s": real("simulated time per batch of Piper's plan, which does not flush", finite=False),
-        "lost": real("relative excess of the certified plan's simulated time over the fastest flushing plan"),
-        "unexplained": real("part of `lost` that the planned times already show"),
-    }
-    rules = {
-        # Equal plans may be simulated with sums in different orders, hence the tolerance.
-        "none of the plans that flush is simulated to be faster than a recommended one": lambda f: (
-            f["simulated_s"] <= f[["certified_simulated_s", "equal_s", "expert_s"]].min(axis=1) * (1 + 1e-9)
-        )
     }
 
 

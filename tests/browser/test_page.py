@@ -140,10 +140,10 @@ def test_the_first_columns_stay_while_a_table_scrolls(
 ) -> None:
     opened(browser, page, width)
     unfold(browser)
-    browser.execute_script("document.querySelector('#recommended .scroll').style.maxWidth = '340px'")
-    cells = "#recommended figure:first-of-type tbody tr:first-child td"
+    browser.execute_script("document.querySelector('#throughput .scroll').style.maxWidth = '340px'")
+    cells = "#throughput figure:first-of-type tbody tr:first-child td"
     before = [cell["x"] for cell in boxes(browser, cells)]
-    browser.execute_script("document.querySelector('#recommended .scroll').scrollLeft = 60")
+    browser.execute_script("document.querySelector('#throughput .scroll').scrollLeft = 60")
     after = [cell["x"] for cell in boxes(browser, cells)]
     assert after[:columns] == pytest.approx(before[:columns], abs=8)
     assert after[columns:] == pytest.approx([x - 60 for x in before[columns:]], abs=1)
@@ -156,10 +156,10 @@ def test_the_menu_stays_and_leads_to_every_section(browser: webdriver.Chrome, pa
         assert boxes(browser, "nav")[0]["top"] == 0
         assert visible(browser, "nav a") == (width == 1400), "a menu to open on a narrow screen"
         browser.execute_script("document.querySelector('nav details').open = true")
-        browser.execute_script("document.querySelector('nav a[href=\"#planners\"]').click()")
+        browser.execute_script("document.querySelector('nav a[href=\"#simulated\"]').click()")
         browser.execute_async_script("setTimeout(arguments[0], 50)")
-        assert browser.execute_script("return document.querySelector('#planners').open")
-        assert 0 <= boxes(browser, "#planners")[0]["top"] < 100
+        assert browser.execute_script("return document.querySelector('#simulated').open")
+        assert 0 <= boxes(browser, "#simulated")[0]["top"] < 100
         assert len(boxes(browser, "details.section[open]")) == 1
         assert browser.execute_script("return document.querySelector('nav details').open") == (width == 1400)
 
@@ -195,26 +195,26 @@ def test_headings_sort_their_table_by_value(browser: webdriver.Chrome, page: Pat
     unfold(browser)
     cells = ["2 ms", "–", "900 µs", "1.5 h", "1,024 s", "+3 s", "1e-6 s"]
     browser.execute_script(
-        "const rows = [...document.querySelector('#planners table').tBodies[0].rows];"
+        "const rows = [...document.querySelector('#simulated table').tBodies[0].rows];"
         "rows.slice(arguments[0].length).forEach(row => row.remove());"
         "arguments[0].forEach((cell, i) => { rows[i].cells[2].textContent = cell; })",
         cells,
     )
-    heading = "document.querySelectorAll('#planners th')[2]"
+    heading = "document.querySelectorAll('#simulated th')[2]"
     browser.execute_script(f"{heading}.firstChild.click()")
     up = ["1e-6 s", "900 µs", "2 ms", "+3 s", "1,024 s", "1.5 h"]
-    assert column(browser, "#planners table", 2) == [*up, "–"]
+    assert column(browser, "#simulated table", 2) == [*up, "–"]
     assert browser.execute_script(f"return {heading}.ariaSort") == "ascending"
     browser.execute_script(f"{heading}.firstChild.click()")
-    assert column(browser, "#planners table", 2) == [*up[::-1], "–"]
+    assert column(browser, "#simulated table", 2) == [*up[::-1], "–"]
     browser.execute_script("document.querySelector('#ranking th:last-child').firstChild.click()")
     plans = [
         [int(width) for width in re.findall(r"\d+", cell)] for cell in column(browser, "#ranking table", 6)
     ]
     assert plans == sorted(plans)
     assert plans[0] < plans[-1], "widths of plans, which are text in a column of numbers"
-    browser.execute_script("document.querySelector('#planners th').firstChild.click()")
-    names = column(browser, "#planners table", 0)
+    browser.execute_script("document.querySelector('#simulated th').firstChild.click()")
+    names = column(browser, "#simulated table", 0)
     assert names == sorted(names)
     assert browser.execute_script(f"return {heading}.ariaSort") is None
 

@@ -21,8 +21,8 @@ CHAIN = {"estimate": 4, "schedule": 4, "screen": 4, "place": 4}
 POINTS = {"screen": 12, "place": 12}
 """Jobs of three architectures that depend on the whole model and cluster."""
 TIMED = dict.fromkeys(
-    ("choose_common", "place_common", "certify", "certify_common", "plan", "vary", "audit", "simulate",
-     "read", "report", "report_papers"), 1,
+    ("choose_common", "place_common", "certify", "certify_common", "vary", "audit", "simulate", "read",
+     "report", "report_papers"), 1,
 )  # fmt: skip
 """Jobs that join all microbatches and architectures, and what follows from them."""
 JOINS = {"find_common": 1, **TIMED}

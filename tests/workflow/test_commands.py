@@ -25,7 +25,7 @@ COMMANDS = {
     "profile": ("partition", *TINY, *SHAPE, "--flow", "paper", "--graph-out"),
     "map": ("map", STAGES, "--topology", "torus-2d", "--steps", "9", "-o"),
     "runs": ("simulate", "--system", "a100-selene", "--runs", "runs.csv", "-o"),
-    "export": ("export", "{results}/report/plans.parquet", "-o"),
+    "export": ("export", "{results}/report/simulations.parquet", "-o"),
 }
 """Commands that are fast; the output file comes last."""
 

@@ -18,8 +18,7 @@ from tests.workflow.studies import FAST
 pytestmark = pytest.mark.workflow
 
 POINT = "tiny/tp1-b2"
-SIMULATED = {"simulations", "simulation_stages", "report"}
-PLANNED = {"plans", "plan_stages", *SIMULATED}
+SIMULATED = {"simulations", "report"}
 
 
 def tables_of(stale: set[str]) -> set[str]:
@@ -91,8 +90,7 @@ def test_one_more_microbatch_leaves_other_points_alone(folder: Folder) -> None:
     assert jobs
     assert known
     folder.edit(lambda study: study["training"].update(microbatches=[2, 4]))
-    files = ("fronts/paper/tiny", "placements/paper/tiny/front", "placements/paper/tiny/common",
-             "plans/paper/tiny", "plan_stages/paper/tiny")  # fmt: skip
+    files = ("fronts/paper/tiny", "placements/paper/tiny/front", "placements/paper/tiny/common")
     folder.run(*(f"results/{file}.parquet" for file in files))
     assert {path: path.stat().st_mtime_ns for path in jobs} == jobs
     assert {path: path.read_bytes() for path in known} == known
@@ -159,9 +157,7 @@ def append(edited: Folder, module: str, text: str) -> None:
 
 
 def test_an_edit_of_the_library_reruns_the_stages_that_use_it_and_what_follows(edited: Folder) -> None:
-    """A comment reruns nothing; an edit of the simulator, another planner, our planner, or the costs reruns
-    more and more.
-    """
+    """A comment reruns nothing; an edit of the simulator, our planner, or the costs reruns more and more."""
     append(edited, "phaze/cost/vector.py", "\n# A comment changes nothing.\n")
     assert edited.stale() == set()
     append(edited, "phaze/pipeline/steady.py", "\nEDITED = True\n")
@@ -170,7 +166,7 @@ def test_an_edit_of_the_library_reruns_the_stages_that_use_it_and_what_follows(e
     assert tables_of(edited.stale()) == SIMULATED | besides
     append(edited, "phaze/formulas/piper/planner.py", "\nEDITED = True\n")
     of_papers = {"inputs", "cases", "pipelines", "curves"}
-    assert tables_of(edited.stale()) == PLANNED | besides | of_papers
+    assert tables_of(edited.stale()) == SIMULATED | besides | of_papers
     append(edited, "phaze/formulas/phaze/rows.py", "\nEDITED = True\n")
     stale = tables_of(edited.stale())
     assert {"placements", "stages"} <= stale
@@ -181,38 +177,17 @@ def test_an_edit_of_the_library_reruns_the_stages_that_use_it_and_what_follows(e
     assert not {"operators", "parts", "graphs"} & stale
 
 
-def test_every_planner_has_plans_of_the_chips_in_the_results(finished: Folder) -> None:
-    plans = pd.read_parquet(finished.path / "results/plans/paper/tiny.parquet")
-    assert set(plans["planner"]) == {"phaze", "piper", "equal", "expert"}
-    assert set(plans["status"]) == {"placed"}
-    stages = pd.read_parquet(finished.path / "results/plan_stages/paper/tiny.parquet")
-    assert len(stages) == plans["stages"].sum()
-
-
 @pytest.fixture(scope="session", name="changed")
-def folder_with_another_strategy_planner_and_model(prepare: Prepare, finished: Folder) -> Folder:
-    """Return the finished folder with the paper's strategy, another planner, and a model too large."""
+def folder_with_another_strategy_and_model(prepare: Prepare, finished: Folder) -> Folder:
+    """Return the finished folder with the paper's strategy and a model too large."""
     big = TINY | {"hidden": 32768, "feed_forward": 131072, "vocabulary": 50000}
     workloads = {**STUDY["workloads"], "big": {"model": "./big.yaml", "sequence": 64}}
     compared = {"models": ["tiny"]}
     return prepare(
         "changed", like=finished, files={"big.yaml": yaml.safe_dump(big)}, readings={"fast": FAST},
-        models=["tiny", "big"], workloads=workloads, place={"planner": "piper"},
+        models=["tiny", "big"], workloads=workloads,
         screen={"strategy": "hysteresis", "hysteresis": 1}, report=STUDY["report"] | {"strategies": compared},
     )  # fmt: skip
-
-
-def test_another_planner_plans_and_reports_again_and_nothing_else(folder: Folder) -> None:
-    folder.edit(lambda study: study.update(place={"planner": "piper"}))
-    assert tables_of(folder.stale()) == PLANNED
-
-
-def test_what_another_planner_finds_is_said_to_be_its_own(changed: Folder) -> None:
-    plans = pd.read_parquet(changed.path / "results/plans/paper/tiny.parquet")
-    by_chip = plans.groupby("architecture")["planner"].agg(set)
-    assert {"piper"} in by_chip.tolist(), "what may be the answer is planned by that planner alone"
-    report = (changed.path / "results/report/report.md").read_text()
-    assert "By the planner Piper, which the certificate does not cover" in report
 
 
 def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(changed: Folder) -> None:
@@ -221,17 +196,23 @@ def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(changed: Folde
     assert "infeasible" in report.lower() or "does not fit" in report.lower()
 
 
-def test_every_plan_is_simulated(finished: Folder) -> None:
-    plans = pd.read_parquet(finished.path / "results/plans/paper/tiny.parquet")
+def test_every_compared_placement_is_priced(finished: Folder) -> None:
     simulations = pd.read_parquet(finished.path / "results/simulations/paper/tiny.parquet")
-    key = ["model", "architecture", "hbm_gib", "planner"]
-    assert simulations[key].equals(plans[key])
+    assert {"phaze"} <= set(simulations["planner"])
     checks = finished.reported("checks").set_index("check")
-    simulated = checks[checks.index.str.contains("simulated")]
-    assert len(simulated) == 4
-    assert simulated["passed"].all(), simulated
-    assert (simulated["rows"] > 0).all()
-    assert "## Simulated" in (finished.path / "results/report/report.md").read_text()
+    priced = checks[checks.index.str.contains("priced|has a price")]
+    assert len(priced) == 2
+    assert priced["passed"].all(), priced
+    assert (priced["rows"] > 0).all()
+    assert "## Claim and price" in (finished.path / "results/report/report.md").read_text()
+
+
+def test_a_planner_of_an_old_study_is_refused_with_the_reason(folder: Folder) -> None:
+    folder.edit(lambda study: study.update(place={"planner": "piper"}))
+    run = folder.snakemake("--cores", "2", "-n", check=False)
+    assert run.returncode != 0
+    assert "place: was removed, as all models are placed by Phaze's formula" in run.output
+    assert "Traceback" not in run.output
 
 
 def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:

@@ -36,11 +36,10 @@ FILES = {
     "certify": 2,
     "choose_common": 1,
     "certify_common": 1,
-    "plan": 2,
     "read": 1,
     "vary": 1,
     "audit": 1,
-    "simulate": 2,
+    "simulate": 1,
     "write_input": 1,
     "plan_case": 3,
     "simulate_tiled": 3,
@@ -49,7 +48,7 @@ FILES = {
     "profile_graph": 1,
     "partition_graph": 1,
     "map_stages": 2,
-    "report": 40,
+    "report": 32,
     "report_papers": 30,
 }
 """Scripts of the study in a possible order, with the number of files that each writes."""

@@ -80,5 +80,5 @@ def test_the_best_of_a_grid_is_read_as_well_and_its_gain_is_reported(finished: F
     }  # fmt: skip
     page = (finished.path / "results/report/report.md").read_text()
     assert "## What the gain rests on" in page
-    assert "## Recommended plans" in page
+    assert "## Claim and price" in page
     assert (finished.path / "results/report/checks.parquet").is_file()

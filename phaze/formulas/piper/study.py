@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from itertools import count, cycle, islice
 
 import numpy as np
@@ -22,75 +21,34 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.formulas.flushing import Chain
-from phaze.formulas.phaze.flush import Infeasible
+from phaze.formulas.phaze.point import Conditions, read_devices, read_point
 from phaze.formulas.piper.baselines import Contender
-from phaze.formulas.piper.chain import RECOMPUTE, read_layers
+from phaze.formulas.piper.chain import read_layers
 from phaze.formulas.piper.layers import Configurations, FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
-from phaze.formulas.piper.planner import BELOW, SearchOptions, fastest_run
-from phaze.formulas.piper.question import why_no_plan
-from phaze.formulas.planners import Planned, PlanningTask, StageMemory
+from phaze.formulas.piper.planner import SearchOptions
 from phaze.layout import Layout
-from phaze.plan.plan import Plan, Stage
 from phaze.spec.planning import PlanPoint
 from phaze.tables import TABLES
 
 Row = dict[str, object]
 
 
-def plan_piper(task: PlanningTask) -> Planned | Infeasible:
-    """Best Piper plan over all microbatch sizes, or the reason why nothing fits.
-
-    Accumulating gradients of g microbatches is never better (Appendix A): it changes only N, and the degrees
-    sum to at most N.
-    """
-    models, samples = models_of(task), task.conditions.scenario.global_batch
-    run = fastest_run((size, models[size], cluster_of(task, size)) for size in sorted(models))
-    if run is None:
-        least = min(models)
-        return Infeasible(why_no_plan(models[least], cluster_of(task, least)))
-    planned = [_stage(task, run.layers, run.microbatch, stage) for stage in run.plan.stages]
-    stages, memory = zip(*planned, strict=True)
-    study_plan = Plan(stages, "2bw", samples // run.microbatch, claim=task.claim(run.sample_s, 0.0))
-    return Planned(study_plan, memory, run.sample_s * BELOW)
-
-
-def _stage(
-    task: PlanningTask, model: ProfiledLayers, microbatch: int, planned: PlannedStage
-) -> tuple[Stage, StageMemory]:
-    """Convert a Piper stage, with its per-layer configurations, to a study's stage and its memory use."""
-    chosen, options = list(planned.configurations), model.options[planned.layout.tp]
-    recomputed = np.array([options.names[c] == RECOMPUTE for c in chosen])
-    stage = task.prospect(Layout(tp=planned.layout.tp, microbatch=microbatch)).stage(
-        np.array(planned.layers, np.int64),
-        recomputed,
-        replace(planned.layout, microbatch=microbatch),
-        planned.time_s / microbatch,
-        fixed_bytes=float(options.fixed_bytes[chosen].sum()),
-        stash_bytes=float(options.stash_bytes[chosen].sum()),
-        work_bytes=0.0,
-    )
-    return stage, StageMemory(int(recomputed.sum()), planned.in_flight, planned.memory_bytes)
-
-
-@lru_cache(maxsize=1)
-def models_of(task: PlanningTask) -> dict[int, ProfiledLayers]:
-    """Layers of a model as Piper's input, for each microbatch size."""
-    chains: dict[int, dict[Layout, Chain]] = {}
-    for prospect in task.prospects:
-        chains.setdefault(prospect.point.layout.microbatch, {})[prospect.point.layout] = prospect.chain
-    names, recompute = task.prospects[0].point.layers, task.conditions.training.recompute
-    return {size: read_layers(by_layout, names, recompute) for size, by_layout in chains.items()}
-
-
-def cluster_of(task: PlanningTask, microbatch: int) -> FlatCluster:
-    """Cluster and batch for Piper's planner, without gradient accumulation."""
-    scenario = task.conditions.scenario
-    return FlatCluster(
-        devices=scenario.devices,
-        memory_bytes=task.hbm_gib * GIB,
-        bandwidth_bytes_per_s=scenario.network_bandwidth_bytes_per_s,
-        microbatches=scenario.global_batch // microbatch,
-    )
+def study_layers(
+    layers: pd.DataFrame,
+    graph: pd.DataFrame,
+    solves: pd.DataFrame,
+    architectures: pd.DataFrame,
+    conditions: Conditions,
+) -> ProfiledLayers:
+    """Layers of a model on one architecture as Piper's input, with the widths of all its layouts."""
+    chosen = architectures[["architecture"]].assign(kept=True)
+    chains, names = dict[Layout, Chain](), list[str]()
+    for layout, rows in layers.groupby("layout"):
+        point = read_point(rows, graph, conditions)
+        of_layout = solves[solves["layout"] == layout]
+        (device,) = read_devices(point, of_layout, architectures, chosen, conditions)
+        chains[point.layout], names = point.runs.chain(*device.latencies), point.layers
+    return read_layers(chains, names, conditions.training.recompute)
 
 
 def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:

@@ -80,6 +80,13 @@ class ModelTraining:
     """True if attention is one kernel that keeps scores on chip and recomputes them in the backward pass."""
     schedule: str = "1f1b"
 
+    def padded(self, layout: Layout) -> Self:
+        """Training of a transformer with its vocabulary padded for a layout; of another model as it is."""
+        if not isinstance(self.model, Model):
+            return self
+        words = padded_vocabulary(self.model.vocabulary, layout)
+        return replace(self, model=self.model.model_copy(update={"vocabulary": words}))
+
     @property
     def routing(self) -> Routing | None:
         """Expert routing, None for a dense model."""
@@ -512,12 +519,13 @@ class Lowerings:
     def of(self, layout: Layout) -> Lowering:
         """Lowering for the tensor-parallel width of a layout."""
         if layout.tp not in self._known:
-            task, words = self.task, padded_vocabulary(self.task.model.vocabulary, layout)
-            model = task.model.model_copy(update={"vocabulary": words})
+            task = self.task
             training = ModelTraining(
-                model, task.sequence, task.global_batch, self.optimizer, flash_attention=self.flash
+                task.model, task.sequence, task.global_batch, self.optimizer, flash_attention=self.flash
             )
-            self._known[layout.tp] = Lowering(training, self.machine, self.schedules, self.work)
+            self._known[layout.tp] = Lowering(
+                training.padded(layout), self.machine, self.schedules, self.work
+            )
         return self._known[layout.tp]
 
     def forget(self, most: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -17,8 +17,11 @@ import pandas as pd
 from phaze.base.ranking import tied
 from phaze.layout import layouts_of
 from phaze.pages.document import Section
-from phaze.pages.pipeline_picture import simulated_plan
+from phaze.pages.pipeline_picture import PipelinePicture, timeline_picture
 from phaze.pages.verdicts import Checklist
+from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.report.checks import Evidence
 from phaze.report.inputs import Inputs, Only, Slicing
 from phaze.search.pareto import uncovered
@@ -55,7 +58,6 @@ from tests.unit.report.toy_chips import (
 )
 from tests.unit.report.toy_models import MODELS, graphs, layers, operators
 from tests.unit.report.toy_placements import BATCH, DEVICES, EXPERTS, placed
-from tests.unit.report.toy_plans import plans
 from tests.unit.report.toy_simulations import simulations
 
 ENERGY = EnergyFigures(
@@ -210,13 +212,21 @@ def front_of(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(objectives=np.logical_or.reduce(list(flags.values())), **flags)
 
 
+def picture(placement: pd.Series, stages: pd.DataFrame) -> PipelinePicture:
+    """Return the picture of a placement without its communication."""
+    costs = tuple(
+        StageCost(stage["forward_s"], stage["backward_s"], stash_bytes=stage["stashed_bytes"])
+        for stage in stages.to_dict("records")
+    )
+    timeline = simulate(Pipeline(costs, max(BATCH // int(placement["data"]), 1), "1f1b"))
+    return timeline_picture(str(placement["model"]), timeline)
+
+
 @cache
 def inputs() -> Inputs:
     """Return the whole small study."""
     main = cluster()
     shards = ("named", "small-buffer", "large-buffer")
-    planned, plan_stages = plans(main, study())
-    simulated, simulation_stages = simulations(planned, plan_stages)
     return Inputs(
         study=study(),
         clusters={"paper": main, "again": main},
@@ -228,14 +238,11 @@ def inputs() -> Inputs:
         fronts=fronts(main.placements),
         trials=trials(),
         sensitivities=sensitivities(main.placements),
-        plans=planned,
-        plan_stages=plan_stages,
-        simulations=simulated,
-        simulation_stages=simulation_stages,
+        simulations=simulations(main, study()),
         times=times(),
         certificates=certificates(main, study()),
         audits=audits(main),
-        pictures=partial(simulated_plan, plan_stages),
+        pictures=picture,
     )
 
 
@@ -273,9 +280,3 @@ def assert_caught(checks: Checklist[Evidence], evidence: Evidence, *defects: tup
         failed = [what for holds, what in checks[name](replace(evidence, inputs=wrong)) if not holds]
         assert failed, (name, table)
         assert all(failed), (name, table)
-
-
-def with_planner(inputs: Inputs, planner: str) -> Inputs:
-    """Inputs of a study whose planner is another one."""
-    place = inputs.study.place.model_copy(update={"planner": planner})
-    return replace(inputs, study=inputs.study.model_copy(update={"place": place}))

@@ -62,9 +62,9 @@ def test_ids_are_unique_and_every_link_inside_the_page_leads_somewhere(elements:
 
 def test_every_part_of_the_report_is_there(report: Report) -> None:
     expected = [
-        "recommended", "throughput", "memory", "ranking", "certificate",
+        "throughput", "memory", "ranking", "certificate",
         "front", "time", "chips",
-        "sensitivity", "closeups", "planners", "simulated", "strategies", "walk", "scenarios",
+        "sensitivity", "closeups", "simulated", "strategies", "walk", "scenarios",
         "proofs", "models", "misfits", "checks", "method",
     ]  # fmt: skip
     assert [section.anchor for section in report.sections] == expected

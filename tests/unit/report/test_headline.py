@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 from phaze.pages.words import times
 from phaze.report.build import Headline, answer
-from phaze.report.findings import COMMON, PER_MODEL, Findings
+from phaze.report.findings import COMMON, PER_MODEL, Findings, row_of
 from phaze.report.inputs import Inputs
-from phaze.tables import Recommendations, Simulations
+from phaze.report.priced import priced_designs
+from phaze.search.winners import PRICED
+from phaze.tables import Simulations
+from tests.unit.report import builder
 from tests.unit.report.toy_chips import BASELINE
+from tests.unit.report.toy_placements import BATCH
 
 
-def taken_s(findings: Findings, model: str, design: str, column: str = "simulated_s") -> float:
-    rows = findings.recommendations.set_index(["model", "design"])
-    return float(rows.loc[(model, design), column])
+def taken_s(findings: Findings, model: str, design: str) -> float:
+    rows = priced_designs(builder.study(), findings).set_index(["model", "design"])
+    return float(rows.loc[(model, design), "simulated_s"])
 
 
 def test_without_a_baseline_there_is_no_gain(inputs: Inputs, findings: Findings) -> None:
@@ -31,10 +34,10 @@ def test_without_a_baseline_there_is_no_gain(inputs: Inputs, findings: Findings)
 
 def test_accelerators_are_compared_with_the_same_planner_on_both(inputs: Inputs, findings: Findings) -> None:
     found = Headline.of(inputs, findings)
-    speedups = findings.recommendations.set_index(["model", "design"])["speedup"]
+    speedups = priced_designs(inputs.study, findings).set_index(["model", "design"])["speedup"]
     for model in inputs.study.models:
         chip = taken_s(findings, model, BASELINE) / taken_s(findings, model, PER_MODEL)
-        planner = taken_s(findings, model, BASELINE, "expert_s") / taken_s(findings, model, BASELINE)
+        planner = taken_s(findings, model, f"{BASELINE} expert") / taken_s(findings, model, BASELINE)
         assert found.chip_gain(model) == pytest.approx(chip)
         assert found.planner_gain(model) == pytest.approx(planner)
         assert chip * planner == pytest.approx(speedups[model, PER_MODEL])
@@ -59,7 +62,7 @@ def test_the_accelerators_gain_leads_and_the_planners_is_another_line(
 
 
 def test_without_simulations_gains_are_those_of_certified_plans(inputs: Inputs, findings: Findings) -> None:
-    none = replace(findings, recommendations=Recommendations.empty(), simulations=Simulations.empty())
+    none = replace(findings, simulations=Simulations.empty())
     found = Headline.of(inputs, none)
     rows = findings.results.set_index(["model", "design"])["samples_per_s"]
     for model in inputs.study.models:
@@ -71,11 +74,13 @@ def slower(findings: Findings, factor: float, design: str, *models: str) -> Find
     """Findings in which plans of a design are slower than those on the baseline by a factor, for some
     models.
     """
-    rows = findings.recommendations.copy()
+    rows = findings.simulations.set_index(PRICED)
     for model in models:
-        mine = (rows["model"] == model) & (rows["design"] == design)
-        rows.loc[mine, "simulated_s"] = factor * taken_s(findings, model, BASELINE)
-    return replace(findings, recommendations=pd.DataFrame(rows))
+        result = row_of(findings.results, model, design)
+        assert result is not None
+        key = tuple(result[PRICED])
+        rows.loc[key, "samples_per_s"] = BATCH / (factor * taken_s(findings, model, BASELINE))
+    return replace(findings, simulations=rows.reset_index())
 
 
 def test_a_best_accelerator_that_loses_is_the_first_sentence(inputs: Inputs, findings: Findings) -> None:

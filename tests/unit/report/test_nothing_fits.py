@@ -10,17 +10,14 @@ import pytest
 
 from phaze.pages.page import Report
 from phaze.report.build import build_report
-from phaze.report.findings import result_table
 from phaze.report.inputs import Inputs
 from phaze.search.winners import Outcome, choose
-from phaze.tables import CAUSES, PLANNERS, TABLES, Certificates, Placements, Plans
+from phaze.tables import CAUSES, TABLES, Certificates, Placements
 
 STASHING = "memory: the leanest placement (t = 1, 3 stages) needs 1.319 MiB, 524.3 KiB given: too little"
 RECOMPUTING = "memory: the leanest placement (t = 1, 6 stages) needs 595.2 KiB, 524.3 KiB given: too little"
 SOLVED_AGAIN = ("lower_s", "feasible_s", "plain_s", "bound_s", "exact_s", "best_s")
-ABSENT = (
-    "fronts", "trials", "sensitivities", "plan_stages", "simulations", "simulation_stages",
-)  # fmt: skip
+ABSENT = ("fronts", "trials", "sensitivities", "simulations")
 NEVER = ("time_per_batch_s", "bound_s", "max_load_s", "sync_s", "joules_per_sample")
 
 
@@ -47,19 +44,6 @@ def excluded(certificates: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def unplanned(inputs: Inputs, cluster: Outcome) -> pd.DataFrame:
-    """Return infeasible plans of every planner on the architectures of the results."""
-    nothing = dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0)
-    texts = {"tensor": "", "data": "", "memory": "none", "schedule": "none"}
-    never = {"time_per_sample_s": np.inf}
-    nothing |= {"network_bandwidth_bytes_per_s": 1e9, "hbm_bandwidth_bytes_per_s": 1e12}
-    reasons = {"status": "infeasible", "reason": STASHING}
-    chips = result_table(inputs, cluster)[["model", "architecture", "hbm_gib"]].drop_duplicates()
-    every = chips.merge(pd.DataFrame({"planner": PLANNERS}), how="cross")
-    zero = dict.fromkeys(("samples_per_s", "sync_s", "all_reduce_factor"), 0.0)
-    return Plans.check(every.assign(**nothing, **texts, **never, **reasons, **zero, flushes=False))
-
-
 @pytest.fixture(scope="module")
 def report(inputs: Inputs) -> Report:
     """Return the report of the small study if no architecture has enough memory."""
@@ -70,7 +54,6 @@ def report(inputs: Inputs) -> Report:
         clusters={"paper": cluster},
         certificates=excluded(inputs.certificates),
         audits=inputs.audits.assign(**dict.fromkeys(SOLVED_AGAIN, np.inf)),
-        plans=unplanned(inputs, cluster),
         **{name: TABLES[name].empty() for name in ABSENT},
     )
     return build_report(nothing)

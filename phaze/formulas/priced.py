@@ -1,0 +1,153 @@
+"""Prices of a study's placements: a step with every pass, transfer and exchange, next to the formula's claim.
+
+A placement has its stages and widths from a planner's formula. Its price is that of any plan on a chip
+(`phaze plan --architecture`): the operators of each layer are scheduled on the cores, with attention as one
+operator, and all microbatches pass the pipeline event by event (`plan.pricing.price`). Weights are in mixed
+precision. The network is that of the scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.progress import counted
+from phaze.base.units import GIB
+from phaze.cost.network.fabric import network_of
+from phaze.cost.space import as_architectures
+from phaze.cost.vector import cycle_figures
+from phaze.layout import Layout
+from phaze.plan.plan import Machine, Plan
+from phaze.plan.pricing.lowering import Lowering, ModelTraining
+from phaze.plan.pricing.price import KERNELS, Price, price
+from phaze.spec.architecture import Technology
+from phaze.spec.models import AnyModel
+from phaze.spec.settings import Training
+from phaze.spec.system import Device, Scenario, Stack
+from phaze.tables import Placements, Simulations
+
+Row = dict[str, object]
+
+
+def placed_plan(lowering: Lowering, cuts: Sequence[range], layouts: Sequence[Layout]) -> Plan:
+    """Plan of a placement, from the layers and the layout of each stage, under the schedule of the training.
+
+    The last stage stores all activations even if the others recompute: its backward pass follows at once.
+    """
+    last = len(cuts) - 1
+    # None: as many blocks as the layout says, all of them.
+    counts = [0 if s == last and layout.recompute == "full" else None for s, layout in enumerate(layouts)]
+    return lowering.plan(lowering.stages(zip(cuts, layouts, counts, strict=True)), lowering.training.schedule)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementPricing:
+    """Prices of placements of a model, on chips of any architecture in the network of a scenario."""
+
+    training: ModelTraining
+    scenario: Scenario
+    stack: Stack
+    """Software stack, whose operators are scheduled."""
+    vector_cycles: Mapping[tuple[str, str], float]
+    """Cycles of vector operations by role and kind."""
+
+    @classmethod
+    def of(
+        cls,
+        model: AnyModel,
+        sequence: int,
+        scenario: Scenario,
+        training: Training,
+        stack: Stack,
+        technology: Technology,
+    ) -> Self:
+        """Pricing under the settings of a study, with attention as one operator."""
+        work = ModelTraining(
+            model,
+            sequence,
+            scenario.global_batch,
+            training.optimizer,
+            flash_attention=True,
+            schedule=training.schedule,
+        )
+        return cls(work, scenario, stack, cycle_figures(technology.vector_cycles, {}))
+
+    def price(self, chip: pd.Series, placement: pd.Series, stages: pd.DataFrame) -> Price:
+        """Price a row of table `placements`, with its rows of table `stages`, on a row of `architectures`."""
+        machine = self._machine(chip, float(placement["hbm_gib"]))
+        layout = replace(
+            Layout.of_key(str(placement["layout"])),
+            dp=int(placement["data"]),
+            pp=len(stages),
+            recompute="full" if placement["recompute"] else "none",
+        )
+        rows = stages.sort_values("stage")
+        cuts = [
+            range(first, last + 1)
+            for first, last in zip(rows["first_layer"], rows["last_layer"], strict=True)
+        ]
+        # A stage without tensor-parallel layers takes one device of a pipeline.
+        layouts = [replace(layout, tp=int(devices)) for devices in rows["devices"]]
+        lowering = Lowering(self.training.padded(layout), machine)
+        return price(placed_plan(lowering, cuts, layouts), machine)
+
+    def _machine(self, chip: pd.Series, hbm_gib: float) -> Machine:
+        """Machine of a chip, with the clock and the HBM bandwidth of the scenario where it has none."""
+        (architecture,) = as_architectures(chip.to_frame().T)
+        rates = {
+            name: getattr(architecture, name) or getattr(self.scenario, name)
+            for name in ("clock_hz", "hbm_bandwidth_bytes_per_s")
+        }
+        device = Device.parse({**architecture.model_dump(), **rates, "hbm_gib": hbm_gib}, architecture.name)
+        scenario, stack, cycles = self.scenario, self.stack, self.vector_cycles
+        machine = Machine(network_of(scenario), 0.0, scenario.devices, vector_cycles=cycles, stack=stack)
+        return machine.with_device(device)
+
+
+def price_placements(
+    pricing: PlacementPricing,
+    placements: pd.DataFrame,
+    stages: Sequence[pd.DataFrame],
+    architectures: pd.DataFrame,
+) -> pd.DataFrame:
+    """Table `simulations`: the price of every placement, whose stages and architectures are in the tables.
+
+    At most one placement by a planner on an architecture and HBM size is allowed. The first table with stages
+    of a placement counts.
+    """
+    chips = architectures.drop_duplicates("architecture").set_index("architecture", drop=False)
+    by_placement: dict[object, pd.DataFrame] = {}
+    for table in reversed(stages):
+        by_placement |= dict(list(table.groupby(list(Placements.keys))))
+    rows = []
+    for _, placement in counted(list(placements.iterrows()), "placement"):
+        of_placement = by_placement[tuple(placement[name] for name in Placements.keys)]
+        plan_price = pricing.price(chips.loc[placement["architecture"]], placement, of_placement)
+        rows.append(
+            {str(name): value for name, value in placement.items()} | simulation_row(plan_price, placement)
+        )
+    return Simulations.check(pd.DataFrame(rows, columns=list(Simulations.fields())))
+
+
+def simulation_row(plan_price: Price, placement: pd.Series) -> Row:
+    """Columns of table `simulations` that follow from the price of a placement."""
+    peaks, bound, shares = plan_price.peak_bytes, plan_price.bound_by, plan_price.shares
+    return {
+        "schedule": plan_price.plan.schedule,
+        "planned_s": placement["time_per_batch_s"],
+        "simulated_s": plan_price.time_s,
+        "samples_per_s": plan_price.samples_per_s,
+        "passes_share": sum(shares[name] for name in KERNELS.values()),
+        "communication_share": shares["pipeline transfers"] + shares["gradient synchronisation"],
+        "update_share": shares["optimizer step"],
+        "bubble_share": shares["pipeline bubble"],
+        "peak_bytes": float(peaks.max()),
+        "fullest_stage": int(np.argmax(peaks)),
+        "fits": float(peaks.max()) <= placement["hbm_gib"] * GIB,
+        "bound_by": bound.resource,
+        "bound_stage": bound.group,
+    }
