@@ -1,35 +1,20 @@
-"""Classes that describe a plan: machine, stages with their work, execution, planner and its claim."""
+"""Classes that describe a plan: machine, stages with their work, and execution."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from phaze.base.arrays import Floats, Ints
-from phaze.base.errors import PhazeError
-from phaze.cost.network.network import Flat, Network
+from phaze.cost.network.network import Network
 from phaze.cost.size import slowest
 from phaze.layout import Axis, Layout
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.stages import Transfers
-from phaze.spec.rows import StageWork
 from phaze.spec.system import Stack
 
 if TYPE_CHECKING:
     from phaze.spec.system import Cluster, Device
-
-Way = Literal["forward", "recompute", "backward"]
-Request_contra = TypeVar("Request_contra", contravariant=True)
-Answer_co = TypeVar("Answer_co", covariant=True)
-
-
-class Planner(Protocol[Request_contra, Answer_co]):
-    """Function that finds the best plan for a request, with a lower bound on the time of all plans."""
-
-    def __call__(self, request: Request_contra, /) -> Answer_co:
-        """Find the best plan, or return the reason for infeasibility."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +35,6 @@ class Machine:
     system: Cluster | None = None
     """Cluster of the devices, if it is read from a file."""
 
-    @classmethod
-    def flat(cls, bandwidth_bytes_per_s: float, hbm_bytes_per_s: float) -> Machine:
-        """Machine with equal links between any two devices."""
-        return cls(Flat(bandwidth_bytes_per_s), hbm_bytes_per_s)
-
     @property
     def calibrated(self) -> bool:
         """True if constants are fitted to runs on these devices."""
@@ -73,44 +53,33 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """HBM and all-reduce bytes per tensor-parallel rank of every layer, or kind of layer, (n,) each."""
+class Stage:
+    """Stage of a plan: its layers, layout and work, with times and tensors of one microbatch on a replica.
 
-    forward_hbm_bytes: Floats
-    backward_hbm_bytes: Floats
-    forward_reduced_bytes: Floats
-    """Bytes per rank that tensor-parallel ranks all-reduce."""
-    backward_reduced_bytes: Floats
+    Bytes are those on each of the stage's devices.
+    """
 
-    def of_layers(self, kinds: Ints) -> Traffic:
-        """Traffic of every layer of a chain, given the kinds of its layers."""
-        return Traffic(*(getattr(self, column.name)[kinds] for column in fields(self)))
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One pass of a microbatch through a stage."""
-
-    seconds: float
-    hbm_bytes: float
-    """HBM traffic of a device."""
-    reduced_bytes: float
-    """Bytes per rank that the ranks of a replica all-reduce; `seconds` includes their time."""
-
-    def duration_s(self, hbm_bytes_per_s: float) -> float:
-        """Duration of the pass, at least its HBM traffic over bandwidth."""
-        return max(self.seconds, self.hbm_bytes / hbm_bytes_per_s)
-
-
-@dataclass(frozen=True)
-class Stage(StageWork):
-    """Stage of a plan: its layers, layout and work, as in table plan_stages."""
-
+    forward_s: float
+    """Time of the forward pass of one microbatch on a replica."""
+    recompute_s: float
+    """Time to recompute the activations of one microbatch."""
+    backward_s: float
+    """Time of the backward pass, without recomputation."""
+    arriving_bytes: float
+    """Bytes of all tensors that enter the stage with a microbatch."""
+    departing_bytes: float
+    """Bytes of the tensors that leave the stage, whose gradients return."""
+    weight_bytes: float
+    """Bytes of the weights that passes read; the gradients have the same size."""
+    fixed_bytes: float
+    """Memory used at all times, independent of in-flight microbatches."""
+    stash_bytes: float
+    """Memory per microbatch in flight, including the current microbatch."""
+    work_bytes: float
+    """Additional memory for the current microbatch."""
     first_layer: int
     last_layer: int
     layout: Layout
-    time_per_sample_s: float = 0.0
-    """Time per sample that the planner charges."""
     gradient_bytes: float | None = None
     """Bytes of gradients that replicas exchange; by default the size of the weights."""
     frozen_bytes: float = 0.0
@@ -169,18 +138,14 @@ class Stage(StageWork):
         )
 
     @property
+    def passes_s(self) -> tuple[float, float, float]:
+        """Time of forward pass, recomputation and backward pass of one microbatch on a replica."""
+        return self.forward_s, self.recompute_s, self.backward_s
+
+    @property
     def compute_s(self) -> float:
         """Time of all passes of one microbatch on a replica, in seconds."""
-        return sum(stage_pass.seconds for stage_pass in self.passes.values())
-
-    @cached_property
-    def passes(self) -> dict[Way, Pass]:
-        """Passes of one microbatch on a replica."""
-        return {
-            "forward": Pass(self.forward_s, self.forward_hbm_bytes, self.forward_reduced_bytes),
-            "recompute": Pass(self.recompute_s, self.recompute_hbm_bytes, self.recompute_reduced_bytes),
-            "backward": Pass(self.backward_s, self.backward_hbm_bytes, self.backward_reduced_bytes),
-        }
+        return sum(self.passes_s)
 
 
 @dataclass(frozen=True)
@@ -198,18 +163,6 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """Time that a planner claims for its plan, with its assumptions."""
-
-    time_per_sample_s: float
-    sync_s: float
-    """Time that the planner charges for the gradient exchange after a batch; 0 without a flush."""
-    network: Flat
-    """Flat network that the planner assumes, with its all-reduce factor."""
-    hbm_bytes_per_s: float
-
-
-@dataclass(frozen=True)
 class Plan:
     """Pipeline stages in data-flow order, and the batch that they process."""
 
@@ -219,7 +172,6 @@ class Plan:
     microbatches: int
     """Number of microbatches per batch over all replicas, N."""
     execution: Execution = Execution()
-    claim: Claim | None = None
 
     @property
     def layout(self) -> Layout:
@@ -240,18 +192,6 @@ class Plan:
     def samples(self) -> int:
         """Number of samples per batch."""
         return self.layout.microbatch * self.microbatches
-
-    @property
-    def planned_s(self) -> float:
-        """Time per batch that the planner claims."""
-        return self.claimed.time_per_sample_s * self.samples
-
-    @property
-    def claimed(self) -> Claim:
-        """Time that the planner claims, with its assumptions; PhazeError for a plan without a planner."""
-        if self.claim is None:
-            raise PhazeError("plan: is given without a planner, so that there is no time to compare with")
-        return self.claim
 
     @property
     def data(self) -> tuple[int, ...]:

@@ -115,39 +115,3 @@ class StageLoad:
     """Bytes of the current microbatch's activations."""
     stashed_bytes: float
     """Bytes stored for the microbatches in flight."""
-
-
-@dataclass(frozen=True)
-class StageWork:
-    """Times and tensors of one microbatch on one replica, and bytes on each of the stage's devices."""
-
-    forward_s: float
-    """Time of the forward pass of one microbatch on a replica."""
-    recompute_s: float
-    """Time to recompute the activations of one microbatch."""
-    backward_s: float
-    """Time of the backward pass, without recomputation."""
-    arriving_bytes: float
-    """Bytes of all tensors that enter the stage with a microbatch."""
-    departing_bytes: float
-    """Bytes of the tensors that leave the stage, whose gradients return."""
-    weight_bytes: float
-    """Bytes of the weights that passes read; the gradients have the same size."""
-    fixed_bytes: float
-    """Memory used at all times, independent of in-flight microbatches."""
-    stash_bytes: float
-    """Memory per microbatch in flight, including the current microbatch."""
-    work_bytes: float
-    """Additional memory for the current microbatch."""
-    forward_hbm_bytes: float
-    """HBM traffic of the forward pass of one microbatch."""
-    recompute_hbm_bytes: float
-    """HBM traffic of recomputation."""
-    backward_hbm_bytes: float
-    """HBM traffic of the backward pass."""
-    forward_reduced_bytes: float
-    """Bytes all-reduced by tensor-parallel ranks in the forward pass, per rank."""
-    recompute_reduced_bytes: float
-    """Bytes all-reduced by tensor-parallel ranks in recomputation, per rank."""
-    backward_reduced_bytes: float
-    """Bytes all-reduced by tensor-parallel ranks in the backward pass, per rank."""

@@ -14,7 +14,6 @@ from phaze.formulas.flushing import Setting
 from phaze.formulas.phaze.chains import Runs, read_runs
 from phaze.formulas.phaze.energy import DYNAMIC, LayerEnergy
 from phaze.layout import Layout
-from phaze.plan.plan import Traffic
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.counts import TokenFlops
 from phaze.spec.settings import Training
@@ -106,8 +105,6 @@ class TimedChip:
     latencies: Latencies
     bounds: Latencies
     work: LayerEnergy
-    traffic: Traffic
-    """Bytes that one layer of each kind moves."""
 
 
 def read_point(layers: pd.DataFrame, graph: pd.DataFrame, conditions: Conditions) -> Point:
@@ -139,7 +136,6 @@ def read_devices(
     rows = _rows_of(point, solves, names)
     objectives, bounds = (_latencies(solves, rows, value) for value in ("objective_s", "bound_s"))
     parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in DYNAMIC], axis=-1)
-    hbm, reduced = (_latencies(solves, rows, value) for value in ("hbm_bytes", "reduced_bytes"))
     return [
         TimedChip(
             name=name,
@@ -156,7 +152,6 @@ def read_devices(
             latencies=objectives[a],
             bounds=bounds[a],
             work=LayerEnergy(*parts[a]),
-            traffic=Traffic(*hbm[a], *reduced[a]),
         )
         for a, name in enumerate(names)
     ]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, Self
 
@@ -48,7 +48,6 @@ from phaze.plan.time_limit import Work
 from phaze.runtimes.rules import TrainingTask, pairs_passes
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
-from phaze.spec.rows import StageWork
 from phaze.spec.system import Stack
 from phaze.workload.models import chip_workload, library_workload
 from phaze.workload.workload import Workload
@@ -57,8 +56,6 @@ VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this number times the tensor-parallel width."""
 SECOND_ROUND = 0.5
 """Fraction of speed that kernels lose if some thread blocks run in a second wave (`fixed_shares`)."""
-NOT_APART = [name.name for name in fields(StageWork) if name.name.endswith(("hbm_bytes", "reduced_bytes"))]
-"""Fields of a stage's work that stay 0, because the kernel times already include them."""
 
 
 def padded_vocabulary(vocabulary: int, layout: Layout) -> int:
@@ -393,7 +390,6 @@ class StageLayers:
         arriving_bytes = self.costs[order[cut.start]].layer.input_bytes
         departing_bytes = self.costs[order[cut.stop - 1]].layer.output_bytes
         return Stage(
-            **dict.fromkeys(NOT_APART, 0.0),
             **self._memory(),
             **self._parameter_bytes(),
             forward_s=float(forward_s.sum()),

@@ -4,10 +4,8 @@ Every plan is priced the same way, whether it comes from a planner or from a row
 Layers have their seconds and bytes. The price adds the network time of tensors between stages, the sharding
 of gradients, weights and optimizer states by ZeRO, and the order of the schedule.
 
-If transfers overlap with compute, a batch takes at least as long as a device's link needs for all it carries
-in one direction: these tensors, the all-reduces of a replica's ranks, whose time is in the passes, and the
-exchange between replicas. Likewise, concurrent operators share the HBM: a pass takes at least as long as its
-HBM traffic.
+If transfers overlap with compute, a batch takes at least as long as a device's link needs for the tensors
+that it carries in one direction, and the exchange between replicas.
 
 A tensor that skips stages is counted with the neighbour's. It left earlier, so this is an upper bound.
 """
@@ -15,21 +13,21 @@ A tensor that skips stages is counted with the neighbour's. It left earlier, so 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.cost.network.network import Flat, sent_bytes
+from phaze.cost.network.network import Flat
 from phaze.pipeline.graph import graph_of
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.stages import StageCost
 from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.pipeline.timeline import RESOURCES, Bound, Step, Timeline
-from phaze.plan.plan import Machine, Pass, Plan, Stage
+from phaze.plan.plan import Machine, Plan, Stage
 from phaze.plan.pricing.stage_costs import pipeline_of
 from phaze.plan.terms.memory import InUse, MemoryRange, in_use
 
@@ -38,8 +36,6 @@ BATCHES = 2
 CLOSE = 1e-4
 """Allowed relative error of steady-state times if transfers form cycles over many microbatches."""
 
-INSIDE = ("compute", "HBM", "all-reduces of slices")
-"""Parts of a pass's time: compute while the HBM is idle, compute while it is busy, and collectives."""
 KERNELS = {
     "compute": "tensor cores",
     "vector": "vector cores",
@@ -49,30 +45,9 @@ KERNELS = {
     "kernel_start": "kernel starts",
     "host": "host",
 }
-"""Parts of a pass's time if all kernels are known: limiting resources, in the order of `cost.kernels`."""
+"""Parts of a pass's time: limiting resources, in the order of `cost.kernels`."""
 COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisation")
 """Uses of device time that consist only of communication."""
-
-
-@dataclass(frozen=True)
-class LinkUse:
-    """Load per batch of a device's link in one direction, by traffic kind, in seconds or as utilisation."""
-
-    slices: float
-    """All-reduces between tensor-parallel ranks."""
-    stages: float
-    """Pipeline traffic: activations that arrive and gradients that return."""
-    replicas: float
-    """Data-parallel traffic: gradients that replicas exchange."""
-
-    @property
-    def total(self) -> float:
-        """Sum of the loads from all three kinds of traffic."""
-        return self.slices + self.stages + self.replicas
-
-    def over(self, seconds: float) -> LinkUse:
-        """Utilisation of the link over a given time."""
-        return LinkUse(self.slices / seconds, self.stages / seconds, self.replicas / seconds)
 
 
 @dataclass(frozen=True)
@@ -124,111 +99,45 @@ class Price:
         overlapped = self.plan.execution.transfers == "overlapped"
         return max(self.batch_s, self.link_s) if overlapped else self.batch_s
 
-    @cached_property
-    def alone_s(self) -> float:
-        """Time per batch in seconds if communication took no time."""
-        return batch_s(replace(self.pipeline, stages=tuple(map(silent, self.pipeline.stages))))
-
     @property
     def samples_per_s(self) -> float:
         """Throughput in samples per second."""
         return self.plan.samples / self.time_s
 
-    @cached_property
-    def link_uses_s(self) -> tuple[LinkUse, ...]:
-        """Busy time per batch of a device's link in one direction, by stage and use, averaged over replicas.
-
-        Activations arrive and, from later stages, gradients; the same amount leaves in the other direction.
-        All-reduces of a replica's ranks and the exchange of gradients between replicas use the same link.
-        Empty for networks in which devices have several links.
-        """
-        network = self.machine.network
-        return (
-            tuple(self._link_use(s, network) for s in self.plan.stages) if isinstance(network, Flat) else ()
-        )
-
-    def _link_use(self, stage: Stage, network: Flat) -> LinkUse:
-        turns, bandwidth = self.plan.turns(stage), network.bandwidth_bytes_per_s
-        return LinkUse(
-            slices=sent_to_slices_bytes(stage) * turns / bandwidth,
-            stages=(stage.arriving_bytes + stage.departing_bytes) * turns / bandwidth,
-            replicas=network.seconds("all_reduce", stage.weight_bytes, stage.layout.group("dp-cp")),
-        )
-
     @property
     def link_s(self) -> float:
-        """Busy time per batch of the busiest link in one direction, in seconds."""
-        return max((use.total for use in self.link_uses_s), default=0.0)
+        """Busy time per batch of the busiest link of a device in one direction, averaged over replicas.
 
-    @property
-    def link_shares(self) -> tuple[LinkUse, ...]:
-        """Utilisation of a device's link in one direction, by stage."""
-        return tuple(use.over(self.time_s) for use in self.link_uses_s)
-
-    @property
-    def link_share(self) -> float:
-        """Mean utilisation of the links of all devices in one direction."""
-        return self.mean([use.total for use in self.link_shares]) if self.link_uses_s else 0.0
-
-    @property
-    def hbm_shares(self) -> tuple[float, ...]:
-        """HBM utilisation of a device by stage, from the traffic of its passes."""
-        moved = [
-            sum(stage_pass.hbm_bytes for stage_pass in stage.passes.values()) for stage in self.plan.stages
-        ]
-        turns, hbm = map(self.plan.turns, self.plan.stages), self.machine.hbm_bytes_per_s
-        return tuple(nbytes * turn / hbm / self.time_s for nbytes, turn in zip(moved, turns, strict=True))
-
-    @property
-    def busy_s(self) -> tuple[float, ...]:
-        """Time per batch that a device spends on passes, by stage, averaged over the replicas."""
-        batch, hbm = self.plan.microbatches, self.machine.hbm_bytes_per_s
-        return tuple(
-            sum(stage_pass.duration_s(hbm) for stage_pass in stage.passes.values()) * batch / stage.layout.dp
+        Activations arrive and, from later stages, gradients; the same amount leaves in the other direction.
+        The exchange of gradients between replicas uses the same link. 0 for networks in which devices have
+        several links.
+        """
+        network = self.machine.network
+        if not isinstance(network, Flat):
+            return 0.0
+        return max(
+            (stage.arriving_bytes + stage.departing_bytes)
+            * self.plan.turns(stage)
+            / network.bandwidth_bytes_per_s
+            + network.seconds("all_reduce", stage.weight_bytes, stage.layout.group("dp-cp"))
             for stage in self.plan.stages
         )
 
-    def mean(self, by_stage: Sequence[float]) -> float:
-        """Mean of a per-stage value over all devices."""
-        return float(np.average(by_stage, weights=self.plan.group_devices))
-
-    @property
-    def compute_share(self) -> float:
-        """Fraction of device time spent on passes."""
-        return self.mean(self.busy_s) / self.time_s
-
-    @property
-    def exposed_share(self) -> float:
-        """Fraction of the batch time that would be saved without communication."""
-        return max(self.time_s - self.alone_s, 0.0) / self.time_s
-
     @cached_property
     def bound_by(self) -> Bound:
-        """Resource with the largest share of the critical path; pass time is split by resource."""
+        """Resource with the largest share of the critical path; passes are split by limiting resource."""
         return self.timeline.bound_among(self._spends)
 
     def _spends(self, step: Step) -> Mapping[str, float]:
         """Break down the time of one step of the critical path by use, in seconds."""
         if step.use not in ("forward", "recompute", "backward"):
             return {RESOURCES[step.use]: step.seconds}
-        stage = self.plan.stages[step.stage]
-        return self._inside(stage, stage.passes[step.use], step.seconds)
-
-    def _inside(self, stage: Stage, stage_pass: Pass, seconds: float) -> dict[str, float]:
-        """Time of a pass by part: compute with idle HBM, compute with busy HBM, wait for all-reduces."""
-        hbm = self.machine.hbm_bytes_per_s
-        work_s = stage_pass.duration_s(hbm) - (
-            charged_s(self.plan, stage, stage_pass) if self.plan.claim else 0.0
-        )
-        hbm_s = min(stage_pass.hbm_bytes / hbm, work_s)
-        return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, max(seconds - work_s, 0.0)), strict=True))
+        spent_s = self._spent_s(self.plan.stages[step.stage])
+        passes_s = sum(spent_s.values())
+        return {name: step.seconds * part_s / passes_s for name, part_s in spent_s.items()}
 
     def _spent_s(self, stage: Stage) -> dict[str, float]:
-        """Time of a microbatch's passes by use, in seconds; kernels count under their limiting resource."""
-        if not stage.spent_s:
-            hbm, passes = self.machine.hbm_bytes_per_s, stage.passes.values()
-            parts = [self._inside(stage, stage_pass, stage_pass.duration_s(hbm)) for stage_pass in passes]
-            return {name: sum(part[name] for part in parts) for name in INSIDE}
+        """Time of a microbatch's passes by limiting resource, in seconds."""
         return dict(zip(KERNELS.values(), stage.spent_s, strict=True))
 
     @cached_property
@@ -290,23 +199,6 @@ class Price:
 def price(plan: Plan, machine: Machine) -> Price:
     """Price a plan on a machine."""
     return Price(plan, machine)
-
-
-def charged_s(plan: Plan, stage: Stage, stage_pass: Pass) -> float:
-    """Part of a pass that the planner charges for tensor-parallel all-reduces, in seconds."""
-    charged = plan.claimed.network.seconds("all_reduce", stage_pass.reduced_bytes, stage.layout.group("tp"))
-    return min(charged, stage_pass.seconds)
-
-
-def sent_to_slices_bytes(stage: Stage) -> float:
-    """Bytes that a device sends per microbatch to the other tensor-parallel ranks of its replica."""
-    reduced = np.array([stage_pass.reduced_bytes for stage_pass in stage.passes.values()])
-    return float(sent_bytes("all_reduce", reduced, stage.layout.tp).sum())
-
-
-def silent(stage: StageCost) -> StageCost:
-    """Copy of a stage's cost without communication."""
-    return replace(stage, send_activation_s=0.0, send_gradient_s=0.0, sync_s=0.0)
 
 
 def batch_s(pipeline: Pipeline) -> float:

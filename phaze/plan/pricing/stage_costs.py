@@ -77,7 +77,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int) -> StageCost:
     """Times and bytes of the q-th stage of a plan, including communication with its neighbours."""
     stage, zero = plan.stages[q], plan.stages[q].layout.zero
     splits = SCHEDULES[plan.schedule].splits
-    passes_s = [stage_pass.duration_s(machine.hbm_bytes_per_s) for stage_pass in stage.passes.values()]
+    passes_s = [*stage.passes_s]
     share, lost = plan.execution.overlap_sync, lost_share(machine)
     after_s = 0.0
     if per_step("all_gather", zero):

@@ -28,7 +28,6 @@ from phaze.plan import effort
 from phaze.plan.bounds.families import LayoutFamilies, UnfitLayout
 from phaze.plan.bounds.flows import ShapeFlows
 from phaze.plan.bounds.shards import first_of_each
-from phaze.plan.plan import Planner
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.contenders import Contenders
 from phaze.plan.search.guesses import Guesses
@@ -43,7 +42,7 @@ STUCK = "the bounds of the remaining layouts cannot be raised further"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayoutPlanner(Planner[PlanQuestion, LayoutPlans]):
+class LayoutPlanner:
     """Planner that searches all layouts of a question's runtime, with a certificate of optimality.
 
     The first `rows` of its `number` plans are the best distinct ones, as far as the certificate proves it.

@@ -14,7 +14,7 @@ from phaze.layout import Layout
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine, Plan
 from phaze.plan.pricing.lowering import ModelTraining, lowered_plan
-from phaze.plan.pricing.price import price
+from phaze.plan.pricing.price import KERNELS, price
 from phaze.plan.pricing.runs import plan_of_run
 from phaze.spec.models import load_model_named
 from phaze.spec.system import Stack
@@ -60,6 +60,32 @@ def test_a_plan_is_priced_on_levels_as_it_is_on_a_flat_network(name: str) -> Non
     flat = replace(levels, network=Flat(tier.bandwidth_bytes_per_s))
     plan = planned(name, levels)
     assert price(plan, levels).batch_s == pytest.approx(price(plan, flat).batch_s)
+
+
+def test_a_batch_takes_no_less_than_what_the_busiest_link_carries() -> None:
+    """On a slow flat network: tensors between stages, and gradients with 2 (d − 1)/d of the weights."""
+    slow = replace(machine(), network=Flat(1e6))
+    plan = planned("equal widths", slow)
+    plan = replace(plan, execution=replace(plan.execution, transfers="overlapped"))
+    found = price(plan, slow)
+    carried_s = [
+        (stage.arriving_bytes + stage.departing_bytes) * plan.microbatches / 2 / 1e6
+        + stage.weight_bytes / 1e6
+        for stage in plan.stages
+    ]
+    assert found.link_s == pytest.approx(max(carried_s))
+    assert found.time_s >= found.link_s > 0
+    assert price(planned("equal widths", machine()), machine()).link_s == 0, "a network with levels"
+
+
+def test_what_binds_a_plan_is_a_resource_of_its_kernels_or_the_network() -> None:
+    """With a fast network the kernels bind, with a slow one communication does."""
+    fast = replace(machine(), network=Flat(1e15))
+    assert price(planned("equal widths", fast), fast).bound_by.resource in KERNELS.values()
+    slow = replace(machine(), network=Flat(1e6))
+    bound = price(planned("one stage", slow), slow).bound_by
+    assert bound.resource not in KERNELS.values()
+    assert bound.share > 0.5
 
 
 @pytest.mark.parametrize("system", ["a100-40gb", "b200", "h100", "h200", "mi300x", "tpu-v5e", "tpu-v5p"])
