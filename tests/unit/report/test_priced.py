@@ -13,9 +13,10 @@ from phaze.report.build import answer
 from phaze.report.checks import Evidence
 from phaze.report.findings import COMMON, PER_MODEL, Findings, baseline_design
 from phaze.report.inputs import Inputs
-from phaze.report.priced import PRICE_CHECKS, priced_designs, priced_section
+from phaze.report.priced import PRICE_CHECKS, placement_picture, priced_designs, priced_section
 from phaze.search.winners import PRICED, Outcome, choose_winner, compared_placements
 from phaze.tables import Placements, Simulations
+from tests.unit.formulas.test_priced import CHIPS, placement, pricing
 from tests.unit.report.builder import assert_caught, of_kind, scaled
 
 ALL = "every compared placement has a price"
@@ -79,6 +80,12 @@ def test_a_best_placement_is_drawn_over_time(section: Section, inputs: Inputs, f
     assert "GiB a device" in draw(held).spec
     without = next(priced_section(replace(inputs, pictures=None), findings))
     assert not any(isinstance(b, Chart) and b.name == "timeline" for b in without.blocks)
+
+
+def test_the_picture_of_a_placement_is_that_of_its_price() -> None:
+    drawn = placement_picture({"bert-large": pricing()}, CHIPS, *placement())
+    assert "bert-large on tpu-v4, 32 GiB: {p, d, t} = {2, 2, 2}, 1f1b" in drawn.title
+    assert drawn.time_s == pytest.approx(pricing().price(CHIPS.iloc[0], *placement()).timeline.time_s)
 
 
 def test_the_range_of_the_differences_is_stated(section: Section) -> None:
