@@ -237,14 +237,13 @@ def _rank_lines(stored: StoredMapping) -> list[str]:
     ranks = stored.ranks
     if ranks is None:
         return []
-    shape = (
-        f"pp {len(stored.mapping)}, dp {len(stored.mapping[0])}, {ranks.unit} devices in each pipeline rank"
-    )
+    widths = f"pp {len(stored.mapping)} and dp {len(stored.mapping[0])}"
+    units = f"units of {ranks.unit} devices" if ranks.unit > 1 else "single devices"
     saved = 1 - ranks.time_s / ranks.default_s
-    less = f"{percent(saved, 2)} less than" if saved > 0 else "no less than"
+    less = f"{percent(saved, 2)} less than the" if saved > 0 else "as with the"
     return [
-        f"{stored.model} on {stored.topology}: {shape}",
-        f"{ranks.time_s:.6g} s a step, {less} the {ranks.default_s:.6g} s in the runtime's own order",
+        f"{stored.model} on {stored.topology}: {widths} on {units}",
+        f"{ranks.time_s:.6g} s a step, {less} {ranks.default_s:.6g} s in the runtime's own order",
         "Under the GPipe model of the search:",
     ]
 
