@@ -22,7 +22,6 @@ from phaze.cost.memory import parameter_bytes
 from phaze.formulas.flushing import Chain, Setting
 from phaze.formulas.phaze.flush import Placement, place_chain
 from phaze.formulas.piper.requests import MICROBATCHES, PiperRequest
-from phaze.formulas.priced import placed_plan
 from phaze.layout import Layout
 from phaze.plan.layers.costs import LayerCost
 from phaze.plan.plan import Plan
@@ -92,7 +91,7 @@ class DynamicPrograms:
         planned_s, layout, placement = best
         placed_layout = replace(layout, dp=placement.data, pp=placement.stages)
         cuts = [range(cut[0], cut[-1] + 1) for cut in placement.layers]
-        plan = placed_plan(self.question.lowering(layout), cuts, [placed_layout] * len(cuts))
+        plan = self.question.lowering(layout).placed(cuts, [placed_layout] * len(cuts))
         reason = self.question.runtime.why_not(self.question.task, placed_layout, "1f1b")
         return self._row("phaze", plan, planned_s, reason)
 

@@ -21,7 +21,7 @@ from phaze.cost.network.fabric import network_of
 from phaze.cost.space import as_architectures
 from phaze.cost.vector import cycle_figures
 from phaze.layout import Layout
-from phaze.plan.plan import Machine, Plan
+from phaze.plan.plan import Machine
 from phaze.plan.pricing.lowering import Lowering, ModelTraining
 from phaze.plan.pricing.price import KERNELS, Price, price
 from phaze.spec.architecture import Technology
@@ -31,17 +31,6 @@ from phaze.spec.system import Device, Scenario, Stack
 from phaze.tables import Placements, Simulations
 
 Row = dict[str, object]
-
-
-def placed_plan(lowering: Lowering, cuts: Sequence[range], layouts: Sequence[Layout]) -> Plan:
-    """Plan of a placement, from the layers and the layout of each stage, under the schedule of the training.
-
-    The last stage stores all activations even if the others recompute: its backward pass follows at once.
-    """
-    last = len(cuts) - 1
-    # None: as many blocks as the layout says, all of them.
-    counts = [0 if s == last and layout.recompute == "full" else None for s, layout in enumerate(layouts)]
-    return lowering.plan(lowering.stages(zip(cuts, layouts, counts, strict=True)), lowering.training.schedule)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +82,7 @@ class PlacementPricing:
         # A stage without tensor-parallel layers takes one device of a pipeline.
         layouts = [replace(layout, tp=int(devices)) for devices in rows["devices"]]
         lowering = Lowering(self.training.padded(layout), machine)
-        return price(placed_plan(lowering, cuts, layouts), machine)
+        return price(lowering.placed(cuts, layouts), machine)
 
     def _machine(self, chip: pd.Series, hbm_gib: float) -> Machine:
         """Machine of a chip, with the clock and the HBM bandwidth of the scenario where it has none."""

@@ -247,6 +247,16 @@ class Lowering:
         )
         return LoweredLayers(workload, costs, stack)
 
+    def placed(self, cuts: Sequence[range], layouts: Sequence[Layout]) -> Plan:
+        """Plan of a placement, from the layers and the layout of each stage, under the training's schedule.
+
+        The last stage stores all activations even if the others recompute: its backward pass follows at once.
+        """
+        last = len(cuts) - 1
+        # None: as many blocks as the layout says, all of them.
+        counts = [0 if s == last and layout.recompute == "full" else None for s, layout in enumerate(layouts)]
+        return self.plan(self.stages(zip(cuts, layouts, counts, strict=True)), self.training.schedule)
+
     def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:
         """Build a plan from these stages, executed as in Megatron-LM."""
         count = self.training.global_batch // stages[0].layout.microbatch
