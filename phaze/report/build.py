@@ -311,9 +311,14 @@ def _plan_cells(findings: Findings, result: pd.Series) -> dict[str, str]:
     return {
         "shape": f"{widths(result)}, {samples(result['layout'])}",
         "planned": seconds(time_s) if proven else f"{seconds(bound_s)} to {seconds(time_s)}",
-        "simulated": "" if price is None else seconds(price["simulated_s"]),
+        "simulated": "" if price is None else _simulated(price),
         "mfu": percent(result["mfu"] * faster),
     }
+
+
+def _simulated(price: pd.Series) -> str:
+    """Format the price of a placement; its memory is that of the price, which may exceed the formula's."""
+    return seconds(price["simulated_s"]) + " (does not fit)" * (not price["fits"])
 
 
 def _common(inputs: Inputs, findings: Findings) -> pd.Series | None:

@@ -133,7 +133,7 @@ class Price:
         if step.use not in ("forward", "recompute", "backward"):
             return {RESOURCES[step.use]: step.seconds}
         spent_s = self._spent_s(self.plan.stages[step.stage])
-        passes_s = sum(spent_s.values())
+        passes_s = sum(spent_s.values()) or 1.0  # 1: a stage whose kernels take no time
         return {name: step.seconds * part_s / passes_s for name, part_s in spent_s.items()}
 
     def _spent_s(self, stage: Stage) -> dict[str, float]:
