@@ -26,6 +26,7 @@ from phaze.layout.options import (
     CP_KINDS,
     LEVELS,
     MODULES,
+    NATURAL,
     OFFLOADED_MODULES,
     ON_DEVICE,
     OPERAND_BYTES,

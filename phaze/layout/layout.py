@@ -53,7 +53,7 @@ SHARD_FIELDS = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_para
 """Fields of `Layout.key` in which layouts of one training job may differ."""
 
 _KEY = re.compile(
-    r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p\d+))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load((?:power_law_|max_vio_)?\d+(?:\.\d+)?))?(-sp)?"
+    r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p\d+))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load(natural|(?:power_law_|max_vio_)?\d+(?:\.\d+)?))?(-sp)?"
     r"-b(\d+)(-single)?(?:-(fp8-cs|fp8-block|fp8|mxfp8|nvfp4))?"
 )
 KEY_PATTERN = re.sub(r"\((?!\?)", "(?:", _KEY.pattern)
@@ -121,7 +121,7 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
     """Exchange of keys and values between context-parallel ranks: all_gather, p2p, a2a, or a2a+p2p:k, with
     a2a inside groups of k ranks and p2p between the groups."""
     load: Load = BALANCED
-    """Expert load of the busiest rank: balanced, a factor over balanced routing, or a routing law."""
+    """Expert load of the busiest rank: balanced, natural, a factor over balanced, or a routing law."""
     compute: Compute = "bf16"
     """Compute precision of GEMMs with the blocks' weights."""
     offload: Offload = "none"

@@ -50,10 +50,12 @@ offloads optimizer states between steps. See `offload_of`.
 Load = str
 """Number of tokens dispatched to the experts of the busiest rank, relative to balanced routing.
 
-`balanced`; a factor over balanced routing, the capacity where tokens are dropped and padded; or a law
-`power_law_a` or `max_vio_v`, whose factor depends on the layout. See `load_of`.
+`balanced`, as benchmarks force it; `natural`, as the model's router chooses; a factor over balanced routing,
+the capacity where tokens are dropped and padded; or a law `power_law_a` or `max_vio_v`. The factors of
+`natural` and of laws depend on the layout. See `load_of`.
 """
 BALANCED: Load = "balanced"
+NATURAL: Load = "natural"
 LOADS = {"power_law_": (1.0, 10.0), "max_vio_": (0.0, 1000.0)}
 """Routing laws, with the open interval of each law's parameter.
 
@@ -182,15 +184,20 @@ def offload_of(text: str) -> Offload:
 def load_of(text: str) -> Load:
     """Parse an expert load into canonical form; PhazeError if it is invalid."""
     law, number = law_of_load(text)
+    if law == NATURAL:
+        return NATURAL
     return BALANCED if (law, number) == ("", 1.0) else f"{law}{number:g}"
 
 
 def law_of_load(text: str) -> tuple[str, float]:
     """Parse an expert load into its routing law and parameter; PhazeError if it is invalid.
 
-    A plain factor has no law: the law is then "", and the parameter is the factor.
+    A plain factor has no law: the law is then "", and the parameter is the factor. Natural routing has the
+    law `natural` without a parameter.
     """
     word = text.strip().lower()
+    if word == NATURAL:
+        return NATURAL, 1.0
     law = next((law for law in LOADS if word.startswith(law)), "")
     # Balanced routing is the factor 1 without a law.
     text_of_number = "1" if word == BALANCED else word.removeprefix(law)
@@ -198,7 +205,9 @@ def law_of_load(text: str) -> tuple[str, float]:
     low, high = LOADS.get(law, (0.0, inf))
     if not low < number < high:
         laws = (f"{law}x with {low:g} < x < {high:g}" for law, (low, high) in LOADS.items())
-        raise PhazeError(f"load must be {BALANCED}, a factor > 0, {', or '.join(laws)}, got {text[:40]}")
+        raise PhazeError(
+            f"load must be {BALANCED}, {NATURAL}, a factor > 0, {', or '.join(laws)}, got {text[:40]}"
+        )
     return law, number
 
 

@@ -95,7 +95,8 @@ def prudent(task: TrainingTask, machine: Machine) -> tuple[TrainingTask, Machine
     The load is the stack's prudent one, unless the task has a load other than the expected one.
     """
     stack = machine.stack
-    load = stack.load.prudent if task.load == stack.load.expected else task.load
+    expected = bool(task.experts) and task.load == stack.load.expected
+    load = stack.load.prudent if expected else task.load
     return replace(task, load=load), proven(machine)
 
 

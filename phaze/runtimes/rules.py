@@ -84,7 +84,7 @@ class TrainingTask:
     def of(cls, question: AskedPlan) -> Self:
         """Build the training job of a planning request."""
         sizes = question.sequence, question.global_batch, question.devices
-        load = question.load or question.stored_machine().stack.load.expected
+        load = question.expert_load(question.stored_machine().stack)
         return cls(question.model, *sizes, question.precision, load)
 
     @property

@@ -15,6 +15,9 @@ from phaze.spec.noun import Noun
 from phaze.spec.scans import DeltaNet, Mamba
 from phaze.spec.values import Flag, PositiveInt, Seed
 
+Balancing = Literal["loss", "biases", "none"]
+"""Method by which training balances the experts of a router."""
+
 
 class Indexer(Noun):
     """Small attention heads that score all earlier tokens for sparse attention (DeepSeek-V3.2).
@@ -70,6 +73,9 @@ class Experts(Noun):
     default: `hidden`."""
     scales: Flag = False
     """The router scales its input and the output of each expert (Gemma 4)."""
+    balancing: Balancing = "loss"
+    """How training balances the router: an auxiliary loss, biases of the scores for the choice of experts
+    (DeepSeek-V3), or none. Natural routing depends on it."""
     choice_bias: Flag = False
     """The router's parameters include a bias for the choice of experts (ERNIE 4.5)."""
     groups: PositiveInt = 1

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
-from phaze.layout import WIDTHS, Compute, Layout, LayoutFields, Zero
+from phaze.layout import BALANCED, WIDTHS, Compute, Layout, LayoutFields, Zero
 from phaze.spec.architecture import Architecture
 from phaze.spec.derived import DerivedNoun
 from phaze.spec.files import FOLDER
@@ -148,7 +148,11 @@ class AskedPlan(Noun):
     def stored(self, folder: Path = FOLDER) -> Self:
         """The request as a plan file stores it: with the contents of its files, and the stack's load."""
         machine = self.stored_machine(folder)
-        return self.model_copy(update={"machine": machine, "load": self.load or machine.stack.load.expected})
+        return self.model_copy(update={"machine": machine, "load": self.expert_load(machine.stack)})
+
+    def expert_load(self, stack: Stack) -> ExpertLoad:
+        """Expert load of the request, by default the stack's expected one; balanced without experts."""
+        return self.load or (stack.load.expected if self.model.experts else BALANCED)
 
 
 class ChosenLayout(DerivedNoun, LayoutFields[int, bool, Zero, str], required=REQUIRED):

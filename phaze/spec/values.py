@@ -116,5 +116,5 @@ Location = Annotated[
 Excludes characters that no path has, or that the workflow would expand inside a rule.
 """
 ExpertLoad = Annotated[Load, read_by(load_of), BeforeValidator(lambda value: f"{value}")]
-"""Expert load of the busiest rank: `balanced`, a factor over balanced routing, or a routing law,
+"""Expert load of the busiest rank: `balanced`, `natural`, a factor over balanced routing, or a routing law,
 `power_law_a` or `max_vio_v`."""

@@ -1,4 +1,9 @@
-"""Tokens dispatched to the experts of the busiest rank, for balanced routing or a model of imbalance."""
+"""Tokens dispatched to the experts of the busiest rank, for balanced routing or a model of imbalance.
+
+Natural routing: a router's scores are normally distributed, and the scores of two tokens have a correlation.
+A token visits the experts whose scores exceed a limit. With correlation 0 all experts are equally popular;
+with correlation 1 all tokens visit the same experts. The correlation depends on the method of balancing.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,21 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.layout import BALANCED, Load, law_of_load
+from phaze.layout import BALANCED, NATURAL, Load, law_of_load
+from phaze.spec.blocks import Balancing
 
 POWER_LAW, MAX_VIO = "power_law_", "max_vio_"
 DRAWS = 6
 """Number of random draws from a power law over which times are averaged; measurements use five."""
 LARGEST_DRAW = 0.8
 """Largest draw relative to the number of tokens, before scaling to the total (`power_law_logits_v3`)."""
+CORRELATIONS: dict[Balancing, float] = {"loss": 0.4, "none": 1.0}
+"""Correlation of the scores of two tokens, by method of balancing. With an auxiliary loss it is fitted to two
+pairs of runs with natural and forced routing; without balancing it is the limit (config/accuracy.md)."""
+BIASED_VIOLATION = 0.04
+"""MaxVio of experts balanced by biases (Wang et al. 2024, arXiv 2408.15664, Table 2)."""
+ANGLES = 64
+"""Points of the midpoint rule, whose error is then below 1e-4."""
 
 
 def exponent_of(distribution: str) -> float | None:
@@ -63,13 +76,46 @@ def rank_loads(tokens: int, experts: int, per_token: int, ranks: int, distributi
 
 
 @cache
-def load_factor(load: Load, tokens: int, experts: int, per_token: int, ranks: int) -> float:
+def load_factor(
+    load: Load, tokens: int, experts: int, per_token: int, ranks: int, balancing: Balancing = "loss"
+) -> float:
     """Load of the busiest rank relative to balanced routing, for `tokens` tokens summed over all ranks."""
     law, number = law_of_load(load)
+    if law == NATURAL:
+        if balancing == "biases":
+            return _busiest(BIASED_VIOLATION, experts, ranks)
+        return natural_factor(CORRELATIONS[balancing], experts, per_token, ranks)
     if law == POWER_LAW:
         rows = rank_loads(tokens, experts, per_token, ranks, load).sum(axis=1).mean()
         return float(rows * ranks / (tokens * per_token))
     return _busiest(number, experts, ranks) if law == MAX_VIO else number
+
+
+def natural_factor(correlation: float, experts: int, per_token: int, ranks: int) -> float:
+    """Expected load of the busiest rank over the mean, for a correlation of router scores from 0 to 1.
+
+    A rank has a random choice of the experts, `experts / ranks` drawn without replacement.
+    """
+    of_rank = experts // ranks
+    varied = (experts - of_rank) / max(experts - 1, 1) / of_rank
+    return 1.0 + _largest_of(ranks) * _deviation(correlation, per_token / experts) * math.sqrt(varied)
+
+
+def _deviation(correlation: float, share: float) -> float:
+    """Standard deviation of the experts' loads over their mean, if tokens visit a `share` of the experts.
+
+    The mean square of the popularities is the probability that two tokens visit the same expert: two normal
+    variables of this correlation both exceed a limit. It is integrated over the angle whose sine is the
+    correlation (Plackett, Biometrika 41, 1954).
+    """
+    if share == 1.0:
+        return 0.0
+    limit = NormalDist().inv_cdf(1.0 - share)
+    step = math.asin(correlation) / ANGLES
+    sines = (math.sin((i + 0.5) * step) for i in range(ANGLES))
+    # The integral is the excess over share²: independent tokens visit one expert with probability share².
+    excess = sum(math.exp(-(limit**2) / (1.0 + sine)) for sine in sines) * step / math.tau
+    return math.sqrt(excess) / share
 
 
 def _busiest(violation: float, experts: int, ranks: int) -> float:

@@ -38,7 +38,7 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
 SIZES = ((8, 32), (16, 64), (24, 48))
 """Numbers of devices with global batches."""
 MOST_TOKENS = 2048
-LOADS: tuple[Load, ...] = ("balanced", "1.5", "max_vio_0.72")
+LOADS: tuple[Load, ...] = ("balanced", "natural", "1.5", "max_vio_0.72")
 KINDS = ("dp", "tp", "pp", "ep")
 
 

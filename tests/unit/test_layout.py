@@ -15,7 +15,7 @@ WIDTH = st.sampled_from([1, 2, 3, 4, 8])
 LAYOUTS = st.builds(
     Layout, tp=WIDTH, cp=WIDTH, ep=WIDTH, etp=WIDTH, pp=WIDTH, vp=WIDTH, dp=WIDTH, microbatch=WIDTH,
     sequence_parallel=st.booleans(), cp_kind=st.sampled_from(["all_gather", "p2p", "a2a", "a2a+p2p:2"]),
-    load=st.sampled_from(["balanced", "1.25", "power_law_1.2"]),
+    load=st.sampled_from(["balanced", "natural", "1.25", "power_law_1.2"]),
     precision=st.sampled_from(["half", "mixed", "single"]),
 )  # fmt: skip
 DENSE: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
@@ -78,12 +78,12 @@ def test_axes_of_width_one_are_not_in_the_key() -> None:
 
 def test_loads_have_one_spelling_which_keys_hold() -> None:
     assert [load_of(text) for text in ("1", "1.0", "Balanced")] == ["balanced"] * 3
-    for load in (load_of("1.250"), "power_law_1.01", "max_vio_0.72"):
+    for load in (load_of("1.250"), "natural", "power_law_1.01", "max_vio_0.72"):
         layout = Layout(ep=4, load=load)
         assert f"load{load}-" in layout.key
         assert Layout.of_key(layout.key) == layout
     for word in ("0", "-1", "inf", "power_law_1", "max_vio_"):
-        with pytest.raises(PhazeError, match="load must be balanced, a factor > 0, power_law_x"):
+        with pytest.raises(PhazeError, match="load must be balanced, natural, a factor > 0, power_law_x"):
             load_of(word)
 
 
@@ -110,7 +110,7 @@ def test_another_word_is_no_key(key: str) -> None:
         (Layout(cp=6, cp_kind="a2a+p2p:4"), "a2a[+]p2p:k must have 1 < k < cp 6 that divides it, got .*:4"),
         (Layout(recompute="some"), "recompute must be one of none, full, selective, or of .* got some"),
         (Layout(recompute="moe+mlp"), "recompute must be mlp[+]moe in order, got moe[+]mlp"),
-        (Layout(load="0"), "load must be balanced, a factor > 0, .*, got 0"),
+        (Layout(load="0"), "load must be balanced, natural, a factor > 0, .*, got 0"),
         (Layout(tp=2, ep=2), "sequence_parallel must be true with ep 2 and tp 2, got false"),
         (Layout(vp=2), "pp must be >= 2 with vp 2, got 1"),
         (Layout(tp=2, dp=3), "tp [*] pp [*] dp must be gpus 8, got 6"),

@@ -1,7 +1,7 @@
 """Assumptions that decide between plans: overlap of communication, and load of the experts.
 
-Every compared plan is priced under each scenario: overlap as expected or only as measured, times experts that
-are balanced, loaded as the software stack's prudent load, or skewed. A plan's regret in a scenario is the
+Every compared plan is priced under each scenario: overlap as expected or only as measured, times expert loads:
+as expected, as the software stack's prudent load, balanced, and skewed. A plan's regret in a scenario is the
 share of time that it takes longer than the fastest of the compared plans there. The safe plan is the one
 whose largest regret is smallest (minimax regret: Savage, JASA 46, 1951).
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.units import percent
-from phaze.layout import BALANCED, Load
+from phaze.layout import BALANCED, NATURAL, Load
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import proven
 from phaze.plan.question import PlanQuestion
@@ -55,8 +55,10 @@ def scenarios(expected: PlanQuestion, *, loads_given: bool = False) -> tuple[Ass
     stack, task = expected.machine.stack, expected.task
     loads: dict[Load, str] = {task.load: ""}
     if task.experts and not loads_given:
-        uneven = f"experts are loaded as {stack.load.prudent}"
-        loads = {BALANCED: "experts are balanced", stack.load.prudent: uneven, SKEWED: "experts are skewed"}
+        loads = {load: f"experts are loaded as {load}" for load in (task.load, stack.load.prudent)}
+        named = {NATURAL: "experts are routed naturally", BALANCED: "experts are balanced"}
+        loads |= {load: named[load] for load in (*loads, BALANCED) if load in named}
+        loads[SKEWED] = "experts are skewed"
     machines = {
         "overlap works as expected": expected.machine,
         "only measured overlap works": proven(expected.machine),

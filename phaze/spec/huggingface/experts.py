@@ -40,6 +40,8 @@ GROUPS = {
     "experts.groups": Key("n_group", "size", 1),
     "experts.top_groups": Key("topk_group", "size", 1),
 }
+BALANCED_BY_BIASES: Config = {"experts.balancing": "biases"}
+"""Published code has a bias of each expert's score, `e_score_correction_bias` (Transformers)."""
 MTP = {"mtp": Key("num_nextn_predict_layers", "count", 0)}
 
 
@@ -169,7 +171,7 @@ GLM4_MOE = Family(
         **GROUPS,
         **MTP,
     },
-    constants={**ROTARY, "output_bias": False},
+    constants={**ROTARY, **BALANCED_BY_BIASES, "output_bias": False},
     fixed=DECODER,
     extra_keys=(Key("use_qk_norm", "flag", False), *FIRST),
     arrange=_glm,
@@ -180,7 +182,7 @@ MINIMAX = Family(
         "head_size": Key("head_dim", "size", 128),
         **experts("num_local_experts", "intermediate_size", 8),
     },
-    constants=WITHOUT_BIAS,
+    constants={**WITHOUT_BIAS, **BALANCED_BY_BIASES},
     costless=frozenset({"use_routing_bias"}),
     fixed=(*DECODER, ("shared_intermediate_size", 0)),
     extra_keys=(

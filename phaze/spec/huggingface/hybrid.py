@@ -1,6 +1,14 @@
 """Families whose layers differ in more than attention windows: Nemotron-H, Qwen3-Next, Qwen3.5, Gemma 4."""
 
-from phaze.spec.huggingface.experts import MTP, SPARSE, WITHOUT_DENSE, experts, sparse, without_unused
+from phaze.spec.huggingface.experts import (
+    BALANCED_BY_BIASES,
+    MTP,
+    SPARSE,
+    WITHOUT_DENSE,
+    experts,
+    sparse,
+    without_unused,
+)
 from phaze.spec.huggingface.keys import OVERRIDES, Config, Family, Key, no_default
 from phaze.spec.huggingface.llama import (
     BIAS,
@@ -263,6 +271,7 @@ NEMOTRON_H = Family(
         "gated": False,
         "norm": "rms_norm",
         "experts.gated": False,
+        **BALANCED_BY_BIASES,
     },
     costless=frozenset({
         "expand", "hidden_dropout", "layer_norm_epsilon", "mamba_hidden_act", "mamba_ssm_cache_dtype",

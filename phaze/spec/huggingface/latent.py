@@ -1,6 +1,6 @@
 """Model families with latent attention: DeepSeek, Kimi K2, GLM-5."""
 
-from phaze.spec.huggingface.experts import FIRST, GROUPS, MTP, experts, with_shared
+from phaze.spec.huggingface.experts import BALANCED_BY_BIASES, FIRST, GROUPS, MTP, experts, with_shared
 from phaze.spec.huggingface.keys import Config, Family, Key, no_default
 from phaze.spec.huggingface.llama import BIAS, DECODER, KEYS, LAYER_TYPES, ROTARY, number, parts_by_layer
 from phaze.spec.plain import Plain
@@ -65,12 +65,14 @@ _DEEPSEEK = {
     **MTP,
 }
 
-DEEPSEEK = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, FIRST, arrange_sparse)
+_BIASED = {**ROTARY, **BALANCED_BY_BIASES}
+DEEPSEEK_V2 = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, FIRST, arrange_sparse)
+DEEPSEEK = Family(_DEEPSEEK, _BIASED, _COSTLESS, _FIXED, FIRST, arrange_sparse)
 DEEPSEEK_SPARSE = Family(
-    {**_DEEPSEEK, **_INDEX}, ROTARY, _COSTLESS, _FIXED, (*FIRST, LAYER_TYPES, *_CHOICES), _sparse
+    {**_DEEPSEEK, **_INDEX}, _BIASED, _COSTLESS, _FIXED, (*FIRST, LAYER_TYPES, *_CHOICES), _sparse
 )
 FAMILIES = {
-    "deepseek_v2": DEEPSEEK,
+    "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK,
     "deepseek_v32": DEEPSEEK_SPARSE,
     "glm_moe_dsa": DEEPSEEK_SPARSE,

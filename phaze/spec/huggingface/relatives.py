@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phaze.spec.huggingface.experts import (
+    BALANCED_BY_BIASES,
     FIRST,
     GLM4_MOE,
     GROUPS,
@@ -245,7 +246,7 @@ FAMILIES = {
     ),
     "ernie4_5_moe": Family(
         keys={**_ERNIE, **experts("moe_num_experts", per_token=6)},
-        constants={**ROTARY, "attention_bias": False, "experts.choice_bias": True},
+        constants={**ROTARY, "attention_bias": False, "experts.choice_bias": True, **BALANCED_BY_BIASES},
         costless=frozenset({"moe_norm_min"}),
         fixed=(*DECODER, ("use_bias", False)),
         extra_keys=(

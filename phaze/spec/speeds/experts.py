@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from phaze.layout import BALANCED
+from phaze.layout import NATURAL
 from phaze.spec.noun import Noun
 from phaze.spec.values import ExpertLoad, Part, Size
 
@@ -37,7 +37,7 @@ class ExpertSpeed(Noun):
 class ExpertLoads(Noun):
     """Expert loads assumed for runs of a software stack, for expected and for conservative (prudent) time."""
 
-    expected: ExpertLoad = BALANCED
+    expected: ExpertLoad = NATURAL
     """Expert load assumed for expected step times."""
-    prudent: ExpertLoad = BALANCED
+    prudent: ExpertLoad = NATURAL
     """Expert load assumed for prudent step times, which must not be too optimistic."""

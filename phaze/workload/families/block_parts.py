@@ -128,7 +128,8 @@ def _combined(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor
     """Append token dispatch, the experts, and the weighted sum of each token's expert outputs."""
     layout, wide = part.layout, experts.sent_width(part.model.hidden)
     # The load is that of routing the tokens of all ep ranks together.
-    load = load_factor(layout.load, part.own_tokens * layout.ep, experts.count, experts.per_token, layout.ep)
+    routed = part.own_tokens * layout.ep, experts.count, experts.per_token
+    load = load_factor(layout.load, *routed, layout.ep, experts.balancing)
     rows = ceil(part.own_tokens * experts.per_token * load)
     # Ranks with shards of one expert need all its rows; ranks that repeat tokens have them already.
     gathers = layout.etp > 1 and not part.repeats_tokens

@@ -21,7 +21,7 @@ from phaze.cost.products import Products
 from phaze.spec.speeds.experts import ExpertSpeed
 from phaze.spec.system import Device
 from phaze.spec.systems import load_device
-from phaze.workload.expert_loads import exponent_of, load_factor, rank_loads
+from phaze.workload.expert_loads import exponent_of, load_factor, natural_factor, rank_loads
 
 DEVICE = load_device("h100-80gb").model_copy(update={"sustained_clock": 1.0, "kernel_s": 0.0})
 START = DEVICE.products["bf16"].start_s
@@ -150,11 +150,38 @@ def test_the_busiest_rank_has_as_many_rows_more_as_its_experts_allow() -> None:
     assert found[1] == pytest.approx(busiest, rel=0.01)
 
 
+def test_natural_routing_follows_from_the_correlation_of_scores() -> None:
+    """None without correlation, more with it and with ranks; close to drawn scores of tokens."""
+    for correlation in (0.0, 0.4, 1.0):
+        assert natural_factor(correlation, 128, 8, 1) == 1.0
+        assert natural_factor(correlation, 8, 8, 8) == 1.0
+    assert natural_factor(0.0, 128, 8, 8) == 1.0
+    factors = [natural_factor(correlation, 128, 8, 8) for correlation in (0.1, 0.4, 0.7, 1.0)]
+    assert factors == sorted(factors)
+    draws, tokens, random = 200, 400, np.random.default_rng(0)
+    common = np.sqrt(0.4) * random.normal(size=(draws, 1, 128))
+    scores = common + np.sqrt(0.6) * random.normal(size=(draws, tokens, 128))
+    chosen = np.argpartition(scores, -8, axis=2)[:, :, -8:]
+    rows = np.array([np.bincount(drawn.ravel(), minlength=128) for drawn in chosen])
+    busiest = rows.reshape(draws, 8, 16).sum(axis=2).max(axis=1).mean() / tokens
+    assert natural_factor(0.4, 128, 8, 8) == pytest.approx(busiest, rel=0.05)
+
+
+def test_natural_routing_depends_on_how_training_balances() -> None:
+    biases, loss, none = (
+        load_factor("natural", 4096, 128, 8, 8, balancing) for balancing in ("biases", "loss", "none")
+    )
+    assert 1.0 < biases < loss < none
+    assert biases == load_factor("max_vio_0.04", 4096, 128, 8, 8)
+    # All tokens visit the same eight experts: the busiest of eight ranks has some of them.
+    assert none < 8
+
+
 def test_a_factor_is_that_of_every_rank() -> None:
     assert [load_factor("1.25", 4096, 128, 8, ranks) for ranks in (1, 128)] == [1.25, 1.25]
 
 
 def test_an_unknown_distribution_is_refused() -> None:
-    for word in ("even", "power_law_x", "power_law_0.9", "power_law_nan", "max_vio_0.7"):
+    for word in ("even", "natural", "power_law_x", "power_law_0.9", "power_law_nan", "max_vio_0.7"):
         with pytest.raises(PhazeError, match="must be balanced"):
             exponent_of(word)

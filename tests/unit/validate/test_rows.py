@@ -140,7 +140,11 @@ def test_values_without_a_column_of_their_own_are_refused(
         ("measured_s", "-3", "measured_s must be a number > 0, got '-3'"),
         ("cp_kind", "ring", "cp_kind must be one of all_gather, p2p, a2a, a2a+p2p:k, got ring"),
         ("capacity", "0", "capacity must be a number > 0, got '0'"),
-        ("load", "power_law_0.5", "load must be balanced, a factor > 0, power_law_x with 1 < x < 10, or "),
+        (
+            "load",
+            "power_law_0.5",
+            "load must be balanced, natural, a factor > 0, power_law_x with 1 < x < 10, or ",
+        ),
         ("mtp", "-1", "mtp must be a whole number from 1"),
         ("recompute", "selective:2", "recompute: only full accepts a number of blocks, got 'selective':'2'"),
         ("recompute", "full:0", "recompute: blocks of full must be a whole number from 1"),
