@@ -1,8 +1,8 @@
 """Assumptions that decide between plans: overlap of communication, and load of the experts.
 
 Every compared plan is priced under each scenario: overlap as expected or only as measured, times loads of
-experts: expected, the software stack's prudent one, balanced, and skewed. A plan's regret in a scenario is the
-share of time that it takes longer than the fastest of the compared plans there. The safe plan is the one
+experts: expected, the software stack's prudent one, balanced, and skewed. A plan's regret in a scenario is
+the share of time that it takes longer than the fastest of the compared plans there. The safe plan is the one
 whose largest regret is smallest (minimax regret: Savage, JASA 46, 1951).
 """
 

@@ -48,7 +48,10 @@ from phaze.plan.layers.kernels import (
     in_steps_of,
     more_launches,
     moves_of,
+    recomputed_in_scans,
+    scan_products_s,
     unfused,
+    without_fused_scans,
     without_sums,
 )
 from phaze.plan.layers.scheduled import LayerSchedules, edges_of
@@ -61,8 +64,8 @@ from phaze.workload.operators import LayerPass, Operator, Part
 from phaze.workload.primitives import Region
 from phaze.workload.workload import DIRECTIONS, Layer, Workload
 
-COMPUTE, HBM, NETWORK, START, HOST = map(
-    KERNEL_LIMITS.index, ("compute", "hbm", "network", "kernel_start", "host")
+COMPUTE, VECTOR, HBM, NETWORK, START, HOST = map(
+    KERNEL_LIMITS.index, ("compute", "vector", "hbm", "network", "kernel_start", "host")
 )
 MOST_DEVICES = 8
 """Maximum number of devices, at the speeds of a stack and a cluster size, whose kernel times are cached."""
@@ -350,7 +353,7 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
         return _seconds(tuple(o for o in operators if o not in core), clocked, inside)[0]
 
     regions_s = _known_regions(layer, forward_again_s)
-    backward_s += regions_s(SCAN)
+    backward_s += forward_again_s(recomputed_in_scans(layer))
     again_s, again_bytes = np.zeros(len(KERNEL_LIMITS)), 0.0
     if machine.stack.selective == "products" and layer.name not in KEPT:
         # Stacks that store results of products recompute all else: every second product is stored.
@@ -396,7 +399,7 @@ def _seconds(
     if isinstance(clocked.times, LayerSchedules):
         return _scheduled_s(operators, clocked, clocked.times)
     stack = clocked.machine.stack
-    operators = without_sums(run_alone(operators, clocked.layout, stack), stack)
+    operators = without_sums(run_alone(without_fused_scans(operators), clocked.layout, stack), stack)
     owned = [(operator, kernels_of(operator)) for operator in operators]
     kernels = [kernel for _, operator_kernels in owned for kernel in operator_kernels]
     total, weight_s = attention.seconds.copy(), 0.0
@@ -412,6 +415,9 @@ def _seconds(
         ]
         moves = moves_of(owned, stack, device_of(clocked.machine), in_steps=in_steps)
         kernels_s = clocked.times.of(kernels, words, moves, experts_of(operators, stack))
+        lanes_s = [scan_products_s(o, k, device_of(clocked.machine)) for o, ks in owned for k in ks]
+        # The lanes bound a product of a scan if nothing else takes longer.
+        kernels_s[:, VECTOR] += np.maximum(lanes_s - kernels_s[:, :START].sum(axis=1), 0.0)
         if waits:
             started_s = host_s(operators, words, stack, device_of(clocked.machine))
             waits_s = np.maximum(started_s - kernels_s.sum(axis=1), 0.0)

@@ -26,18 +26,26 @@ from phaze.base.errors import PhazeError
 from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes
 from phaze.cost.memory import HALF
 from phaze.layout import Compute, Layout
+from phaze.plan.layers.activations import SCAN
 from phaze.plan.layers.experts import multiplies_experts, primitives_of, row_traffic
 from phaze.spec.system import Device, Stack
 from phaze.workload.lower.attention import first_products, scores_of
 from phaze.workload.lower.memory import GATED
 from phaze.workload.operators import Operator
 from phaze.workload.primitives import Scores
+from phaze.workload.workload import Layer
 
 HBM = KERNEL_LIMITS.index("hbm")
 USUAL = "2"
 """Default attention kernel of a stack that names none: FlashAttention-2."""
 JOINED = (("query", "key", "value"), ("feed_forward_in", "feed_forward_up"), ("shared_in", "shared_up"))
 """Names of the GEMMs that are joined into one (Megatron-Core, `linear_qkv` and `linear_fc1`)."""
+INSIDE_SCANS = ("convolution_silu", "scan_decay", "scan_keys_decay")
+"""Operators inside other kernels of a scan: the activation of its convolution (causal-conv1d), and the decay
+of scores, which products apply to their tiles (mamba_ssm, ops/triton/ssd_chunk_scan.py)."""
+SCAN_OUTPUTS = ("scan_within", "scan_across")
+"""Products of a scan that its backward pass does not run again: it recomputes the states of chunks and the
+scores, not the outputs (mamba_ssm, `_mamba_chunk_scan_combined_bwd`)."""
 FORK = "_fork.backward"
 STEPS, STEPS_BYTES = 5, 9.0
 """Number of kernels for attention scores without a fused kernel, and their bytes relative to one.
@@ -197,6 +205,31 @@ def _merged(scores: Scores) -> tuple[float, float]:
     keys = part * scores.kv_heads * (scores.size + scores.value_size)
     rows = scores.samples * scores.queries
     return rows * scores.heads * scores.value_size, rows * (scores.heads * scores.size + keys)
+
+
+def without_fused_scans(operators: Iterable[Operator]) -> tuple[Operator, ...]:
+    """Operators of a pass, without those that scans compute inside other kernels."""
+    return tuple(operator for operator in operators if operator.name.partition(".")[0] not in INSIDE_SCANS)
+
+
+def recomputed_in_scans(layer: Layer) -> tuple[Operator, ...]:
+    """Forward operators of a layer's scan that its backward pass runs again."""
+    return tuple(operator for operator in layer.forward_in(SCAN) if operator.name not in SCAN_OUTPUTS)
+
+
+def scan_products_s(operator: Operator, kernel: Kernel, device: Device) -> float:
+    """Seconds of a product of a scan on the vector lanes; 0 for another kernel.
+
+    Kernels of a scan scale operands by decays in single precision between their products, and tiles of a
+    chunk are small (mamba_ssm, ops/triton). Mamba-2 with 1.4B parameters trains on A100, H200 and GB200 as if
+    the lanes multiplied (state-spaces/mamba, issue 904). Delta nets are assumed to be alike. Tiles above the
+    diagonal are skipped in the forward pass.
+    """
+    if not operator.regions & SCAN:
+        return 0.0
+    multiplied = sum(part.batch * part.m * part.n * part.k for part in kernel)
+    share = 0.5 if operator.name == "scan_within" else 1.0
+    return share * multiplied / (device.num_vc * device.lanes * device.clock_hz * device.sustained_clock)
 
 
 def without_sums(operators: Sequence[Operator], stack: Stack) -> tuple[Operator, ...]:

@@ -56,12 +56,11 @@ def measured_ratio(length: str) -> float:
 
 def fitted(length: str) -> float:
     """Return the correlation of router scores at which a pair's ratio is predicted as measured."""
-    return brentq(
-        lambda c: ratio(length, load_of(f"{natural_factor(c, *EXPERTS):f}")) - measured_ratio(length),
-        0.05,
-        1,
-        xtol=0.01,
-    )
+
+    def excess(correlation: float) -> float:
+        return ratio(length, load_of(f"{natural_factor(correlation, *EXPERTS):f}")) - measured_ratio(length)
+
+    return float(brentq(excess, 0.05, 1.0, xtol=0.01))
 
 
 def test_natural_routing_takes_longer_as_measured() -> None:
