@@ -50,7 +50,7 @@ class QuestionOptions:
     load: Annotated[
         str | None,
         typer.Option(
-            help="Tokens dispatched to the experts of the busiest rank: balanced, a factor over "
+            help="Tokens dispatched to the experts of the busiest rank: natural, balanced, a factor over "
             "balanced, power_law_x or max_vio_x. Default: the software stack's.",
             parser=options.load,
             metavar="LOAD",
