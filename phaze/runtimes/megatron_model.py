@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from phaze.base.errors import PhazeError
 from phaze.base.printed import short
 from phaze.runtimes.flags import Flags, one_value, share, whole_number, word_of
+from phaze.spec.blocks import Balancing
 from phaze.spec.model import Model
 from phaze.spec.pattern import MIXERS, MOST_BLOCKS, pattern_of, period_of, words_of
 
@@ -102,6 +103,11 @@ SWITCHES = {
 }  # fmt: skip
 SINKS = ("--softmax-type", "learnable")
 GROUPED = "--moe-grouped-gemm"
+BALANCING, BIASES = "--moe-router-load-balancing-type", "--moe-router-enable-expert-bias"
+BALANCINGS: dict[Balancing, tuple[tuple[str, ...], ...]] = {
+    "loss": (), "biases": ((BIASES,),), "none": ((BALANCING, "none"),),
+}  # fmt: skip
+"""Flags by the method by which training balances the router."""
 CLAMP = "--activation-func-clamp-value"
 """Flag that clamps the projections of gated experts; `untimed` writes it from a published field."""
 MODEL_FLAGS = frozenset(
@@ -109,6 +115,7 @@ MODEL_FLAGS = frozenset(
         *SIZES.values(), *EXPERTS.values(), *LATENT.values(), *INDEX.values(), *DELTA.values(),
         *MAMBA.values(), *BLOCKS_WITH.values(), *SWITCHES.values(), *HYBRID, LAYERS, FEED_FORWARD,
         MAX_POSITIONS, VARIANT, WINDOW, MTP_LAYERS, SINKS[0], "--kv-channels", "--num-query-groups",
+        BALANCING, BIASES,
         "--normalization", "--position-embedding-type", "--hidden-dropout", "--attention-dropout", "--spec",
         "--bert-no-binary-head", *VOCABULARY_FLAGS,
     )
@@ -125,7 +132,7 @@ MODEL_NAMES = {
     "tied_embeddings": f"tied_embeddings ({SWITCHES['untied']})",
     "attention_bias": f"attention_bias ({SWITCHES['unbiased']})",
     "feed_forward_bias": f"feed_forward_bias ({SWITCHES['unbiased']})", "window.size": WINDOW,
-    **{f"experts.{field}": flag for field, flag in EXPERTS.items()},
+    **{f"experts.{field}": flag for field, flag in EXPERTS.items()}, "experts.balancing": BALANCING,
     **{f"latent.{field}": flag for field, flag in LATENT.items()},
     **{f"latent.index.{field}": flag for field, flag in INDEX.items()},
     **{f"delta.{field}": flag for field, flag in DELTA.items()},
@@ -239,6 +246,7 @@ def _kind_flags(model: Model) -> Iterator[tuple[str, ...]]:
         yield from _size_flags(model.experts, EXPERTS)
         if model.experts.shared_gate:
             yield (SWITCHES["shared_gate"],)
+        yield from BALANCINGS[model.experts.balancing]
         yield (GROUPED,)
     if model.window:
         yield WINDOW, f"{model.window.size - 1},0"  # the flag counts earlier tokens without the current one
@@ -371,6 +379,7 @@ def _read_parts(flags: Flags, parts: set[str], wide: int) -> dict[str, object]:
             "gated": SWITCHES["gated"] in flags,
             "bias": SWITCHES["unbiased"] not in flags,
             "shared_gate": SWITCHES["shared_gate"] in flags,
+            "balancing": _balancing(flags),
             "clamped": CLAMP in flags and SWITCHES["unbiased"] not in flags,  # as GPT-OSS
         }
     if "window" in parts:
@@ -463,6 +472,13 @@ def _list(node: ast.AST) -> list[bool]:
             if len(values) * times <= MOST_BLOCKS:
                 return values * times
     raise ValueError
+
+
+def _balancing(flags: Flags) -> Balancing:
+    """Method by which training balances the router, read from flags."""
+    if BIASES in flags:
+        return "biases"
+    return "none" if flags.get(BALANCING) == ("none",) else "loss"
 
 
 def _window(flags: Flags) -> int:

@@ -38,8 +38,7 @@ UNTIMED_FLAGS = frozenset(
         *NUMBERS.values(), *BASE, "--rotary-interleaved", "--use-rope-scaling", "--rope-scaling-factor",
         "--rotary-scaling-factor", "--mscale", "--mscale-all-dim", "--rope-type",
         "--rotary-seq-len-interpolation-factor", "--moe-router-topk-scaling-factor",
-        "--moe-router-score-function", "--moe-router-pre-softmax", "--moe-router-enable-expert-bias",
-        "--moe-router-load-balancing-type",
+        "--moe-router-score-function", "--moe-router-pre-softmax",
     )
 )  # fmt: skip
 """Flags that may be written for fields that do not affect time; none changes the price."""

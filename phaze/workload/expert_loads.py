@@ -26,6 +26,10 @@ LARGEST_DRAW = 0.8
 CORRELATIONS: dict[Balancing, float] = {"loss": 0.4, "none": 1.0}
 """Correlation of the scores of two tokens, by method of balancing. With an auxiliary loss it is fitted to two
 pairs of runs with natural and forced routing; without balancing it is the limit (config/accuracy.md)."""
+MOST_LOADS: dict[Balancing, float] = {"loss": 1.72}
+"""Load of the busiest expert of a trained router over the mean, by method of balancing: 1 + MaxVio (Wang et
+al. 2024, arXiv 2408.15664, Table 2). The runs of the fit have 16 experts a rank; with fewer, the correlation
+would give a rank more than that."""
 BIASED_VIOLATION = 0.04
 """MaxVio of experts balanced by biases (Wang et al. 2024, arXiv 2408.15664, Table 2)."""
 ANGLES = 64
@@ -84,7 +88,8 @@ def load_factor(
     if law == NATURAL:
         if balancing == "biases":
             return _busiest(BIASED_VIOLATION, experts, ranks)
-        return natural_factor(CORRELATIONS[balancing], experts, per_token, ranks)
+        most = min(ranks, experts / per_token, MOST_LOADS.get(balancing, math.inf))
+        return min(natural_factor(CORRELATIONS[balancing], experts, per_token, ranks), most)
     if law == POWER_LAW:
         rows = rank_loads(tokens, experts, per_token, ranks, load).sum(axis=1).mean()
         return float(rows * ranks / (tokens * per_token))

@@ -322,7 +322,7 @@ def recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     """Yield the planning request, and the recommended layout with its predicted step time."""
     request = plan.question
     lora = f", adapters of rank {request.model.lora} alone trained" if request.model.lora else ""
-    load = f", expert load {request.load}" if request.model.experts else ""
+    load = f", expert load {request.load}" if request.model.experts and request.load else ""
     yield (
         f"{request.model.name}{lora} on {request.devices:,} {cluster_in_words(request)}: "
         f"{request.global_batch:,} samples of {request.sequence:,} tokens, {request.runtime}, "

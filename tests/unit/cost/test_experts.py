@@ -177,6 +177,13 @@ def test_natural_routing_depends_on_how_training_balances() -> None:
     assert none < 8
 
 
+def test_no_rank_has_more_than_there_is_nor_than_a_trained_router_gives() -> None:
+    """Three of four experts visited: the busiest has 4/3 of the mean. With a loss, an expert a rank: 1.72."""
+    assert load_factor("natural", 4096, 4, 3, 4, balancing="none") == pytest.approx(4 / 3)
+    assert load_factor("natural", 4096, 128, 8, 128, balancing="loss") == 1.72
+    assert load_factor("natural", 4096, 128, 8, 128, balancing="none") > 1.72
+
+
 def test_a_factor_is_that_of_every_rank() -> None:
     assert [load_factor("1.25", 4096, 128, 8, ranks) for ranks in (1, 128)] == [1.25, 1.25]
 

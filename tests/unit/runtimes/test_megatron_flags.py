@@ -16,7 +16,7 @@ from phaze.runtimes.megatron_flags import emit_megatron, megatron_software, read
 from phaze.runtimes.megatron_model import hybrid_pattern, read_model
 from phaze.runtimes.megatron_software import GROUP
 from phaze.runtimes.untimed import UNTIMED_FLAGS
-from phaze.spec.blocks import Experts
+from phaze.spec.blocks import Balancing, Experts
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
 from phaze.spec.systems import load_stack
@@ -134,6 +134,31 @@ def test_flags_that_change_time_or_memory_and_are_not_modelled_are_listed() -> N
         "--deterministic-mode", "--optimizer muon", "--overlap-grad-reduce without --overlap-param-gather",
     )  # fmt: skip
     assert unread == ("--lr", "--min-lr")
+
+
+@pytest.mark.parametrize(
+    ("balancing", "flag"),
+    [
+        ("biases", "--moe-router-enable-expert-bias"),
+        ("none", "--moe-router-load-balancing-type none"),
+        ("loss", None),
+    ],
+)
+def test_the_balancing_of_a_router_is_written_and_read(balancing: Balancing, flag: str | None) -> None:
+    model = load_transformer("qwen3-30b-a3b", "model")
+    assert model.experts
+    experts = model.experts.model_copy(update={"balancing": balancing})
+    emitted = emit_megatron(of_model(model.model_copy(update={"experts": experts})))
+    text = emitted.files["megatron.txt"]
+    assert text.count("balancing") + text.count("expert-bias") == (flag is not None)
+    assert flag is None or flag in text
+    assert not any("balancing" in difference for difference in emitted.differences)
+    assert read_megatron(text, 1)[0].model.experts == experts
+
+
+def test_published_biases_of_a_router_are_written_once() -> None:
+    text = emit_megatron(of_model(load_transformer("deepseek-v3", "model"))).files["megatron.txt"]
+    assert text.count("--moe-router-enable-expert-bias") == 1
 
 
 def test_instances_of_the_distributed_optimizer_are_written_and_read() -> None:

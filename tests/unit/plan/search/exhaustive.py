@@ -89,7 +89,11 @@ class SmallCase:
         overlap = (*machine.stack.overlap, *["ep"] * self.pairs)
         shares = dict.fromkeys(get_args(Overlapped), OverlapShare(expected=self.share, proven=self.share / 2))
         small = {"context_gib": (0.0, 0.0, 0.0), "held_processors": 1}  # else more than the tensors
-        small |= {"load": ExpertLoads(prudent="max_vio_0.72"), "overlap": overlap, "overlap_shares": shares}
+        small |= {
+            "load": ExpertLoads(expected=self.load, prudent="max_vio_0.72"),
+            "overlap": overlap,
+            "overlap_shares": shares,
+        }
         stack = machine.stack.model_copy(update=small)
         found = PlanQuestion(task, replace(machine, device=device, stack=stack), KNOWN[runtime])
         return found.prudent if self.prudent else found
