@@ -182,7 +182,14 @@ def emitted(recipe: Recipe, runtime: str, question: AskedPlan) -> Emitted:
     if runtime in ("megatron", "bridge"):
         emit = emit_megatron if runtime == "megatron" else emit_bridge
         return emit(recipe, stack, blackwell=device_of(lowered_question.machine).is_blackwell)
-    return {"torchtitan": emit_torchtitan, "deepspeed": emit_deepspeed}[runtime](recipe, stack)
+    try:
+        return {"torchtitan": emit_torchtitan, "deepspeed": emit_deepspeed}[runtime](recipe, stack)
+    except PhazeError as error:
+        of_another = not error.fix and runtime != question.runtime
+        fix = (
+            f"plan with --runtime {runtime}; this plan is for {question.runtime}" if of_another else error.fix
+        )
+        raise PhazeError(error.wrong, fix) from error
 
 
 @dataclass(frozen=True, kw_only=True)

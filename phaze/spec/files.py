@@ -115,7 +115,13 @@ def named_path(noun: str, name: str, *folders: Path) -> Path:
 
 def system_path(name: str, folder: Path = FOLDER) -> Path:
     """Path of a system file: by name in config/systems, or a YAML file by path."""
-    return named_path("system", name, folder / "systems")
+    try:
+        return named_path("system", name, folder / "systems")
+    except PhazeError as error:
+        if PLAIN.fullmatch(name) and is_there(folder / "architectures" / f"{name}.yaml"):
+            fix = f"it is an architecture; name a system for its network: --gpus 8xtpu-v4 -a {name}"
+            raise PhazeError(error.wrong, fix) from error
+        raise
 
 
 def stack_path(name: str, folder: Path = FOLDER) -> Path:

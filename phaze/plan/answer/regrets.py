@@ -133,12 +133,12 @@ class Regrets:
         number, worst, compared = len(self.scenarios), self.worst.tolist(), len(self.plans)
         if compared == 1:
             return "No other plan is there to choose."
-        assumed = (
-            f"{number} assumptions on overlap{' and the load of experts' * bool(self.scenarios[0].load)}"
-        )
+        count = "both" if number == 2 else f"all {number}"
+        of_load = " and the load of experts" * bool(self.scenarios[0].load)
+        assumed = f"{count} assumptions on overlap{of_load}"
         if worst[0] < NOISE:
             lead = f"within {percent(worst[0])} of " * (worst[0] >= TIE)
-            return f"Under all {assumed}, plan 1 is {lead}the fastest of the first {compared}."
+            return f"Under {assumed}, plan 1 is {lead}the fastest of the first {compared}."
         place = int(self.regrets[:, 0].argmax())
         fastest, safest = int(self.times_s[place].argmin()), self.order[0]
         takes = f"plan 1 takes {percent(worst[0])} longer than {self.name(fastest, shown)}"
@@ -146,14 +146,14 @@ class Regrets:
             takes = f"plan 1 does not fit, unlike {self.name(fastest, shown)}"
         sentence = f"The choice rests on {self.decisive}: if {self.scenarios[place].words}, {takes}."
         if not np.isfinite(worst[safest]):
-            return f"{sentence} No plan fits under all {assumed}."
+            return f"{sentence} No plan fits under {assumed}."
         if safest == 0:
             return (
                 f"{sentence} Plan 1 is still the safe one: every other of the first {compared} may lose more."
             )
         return (
             f"{sentence} Safe is {self.name(safest, shown)}: at most {percent(worst[safest])} longer than "
-            f"the fastest under all {assumed}."
+            f"the fastest under {assumed}."
         )
 
     def measure_first(self, shown: int) -> Iterator[str]:

@@ -230,9 +230,11 @@ def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
     exposed, gap = percent(plan.exposed_communication_share), percent(plan.certificate.gap, 2)
     figures = [f"{plan.time_s:.4g} s", percent(plan.mfu), f"{plan.used_gib:.1f}"]
     figures += [percent(plan.bubble_share), exposed, gap]
-    layout = shape(plan.layout, plan.recomputed_layers)
+    layout, device = shape(plan.layout, plan.recomputed_layers), plan.question.stored_machine().device
+    fit = row_status(plan, device).partition(":")[0]
+    layout += f" {fit}" * (fit != OK)
     if plan.chips is not None:
-        layout += f" on {plan.question.stored_machine().device.name}"
+        layout += f" on {device.name}"
     return [devices, *figures, *run, layout]
 
 
@@ -431,7 +433,7 @@ def proof_in_words(proof: PlanCertificate, rank: Rank, chips: int = 0) -> Iterat
         if not proof.bound_s:
             sentence = f"Nothing is proven of the other {proof.legal - 1:,} layouts{where}."
         elif gap == percent(0.0, 2):
-            sentence = f"No other {layout} can beat {proof.bound_s:.5g} s {model}."
+            sentence = f"No other {layout} beats {proof.bound_s:.5g} s of {rank} time {model}."
         else:
             sentence = (
                 f"Any other {layout} is at most {gap} faster {model}: none beats {proof.bound_s:.5g} s of "

@@ -84,6 +84,12 @@ def test_a_plan_needs_no_file_of_its_system(tmp_path: Path) -> None:
     assert before == [invoke(command).stdout for command in commands]
 
 
+def test_a_layout_that_another_runtime_lacks_is_planned_for_it(plan_file: Path) -> None:
+    plan = json.loads(plan_file.read_text())
+    assert plan["layout"]["zero"] == 1
+    assert_refused("zero must be.*; plan with --runtime torchtitan", "emit", plan_file, "--for", "torchtitan")
+
+
 def test_a_plan_of_an_older_version_is_read_by_names_of_files(plan_file: Path, tmp_path: Path) -> None:
     plan = json.loads(plan_file.read_text())
     del plan["sha256"], plan["question"]["machine"]

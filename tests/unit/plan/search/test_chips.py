@@ -167,6 +167,9 @@ def test_an_answer_over_chips_lists_them_and_the_gap_of_schedules() -> None:
     assert [*rows] == [chip.chip for chip in answer.chips]
     assert "the best" in rows[answer.chips[0].chip]
     assert " on chip-" in sizes_in_words([answer])
+    assert answer.in_use_gib is not None
+    tight = answer.in_use_gib.model_copy(update={"high": 1e6})
+    assert " may fit on chip-" in sizes_in_words([answer.model_copy(update={"in_use_gib": tight})])
     many = [*chips_in_words(answer.chips * 3)]
     assert " ".join(many[-1].split()).startswith("16 further chips take at least")
 

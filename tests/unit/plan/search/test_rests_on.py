@@ -56,7 +56,7 @@ def test_the_sentence_names_the_largest_loss_of_plan_1_priced_apart(plans: list[
         where = max(losses, key=lambda words: losses[words])
         sentence = Regrets(tuple(ranked), scenarios(question)).in_words(len(plans))
         if losses[where] < NOISE:
-            assert sentence.startswith("Under all 2 assumptions on overlap, plan 1 is ")
+            assert sentence.startswith("Under both assumptions on overlap, plan 1 is ")
         else:
             assert f"if {where}, plan 1 takes {percent(losses[where])} longer than plan " in sentence
 
@@ -78,7 +78,7 @@ def test_plans_without_communication_rest_on_no_overlap() -> None:
     plans = [PricedLayout.of(question, plan) for plan in LayoutPlanner(number=3)(question).plans]
     regrets = Regrets(tuple(plans), scenarios(question))
     assert np.ptp(regrets.times_s, axis=0).tolist() == [0.0] * len(plans)
-    assert regrets.in_words(3).startswith("Under all 2 assumptions on overlap, plan 1 is the fastest")
+    assert regrets.in_words(3).startswith("Under both assumptions on overlap, plan 1 is the fastest")
 
 
 def small_planner(rank: Rank) -> TrainingPlanner:
