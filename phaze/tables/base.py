@@ -287,7 +287,9 @@ def _read_selected(
     file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), read_dictionary=texts)
     table = file.read(columns=columns, use_threads=False)
     for column, values in where.items():
-        table = table.filter(pyarrow.compute.is_in(table[column], value_set=pyarrow.array(values)))
+        # No values have no type of their own.
+        kept = pyarrow.array(values, type=schema.field(column).type)
+        table = table.filter(pyarrow.compute.is_in(table[column], value_set=kept))
     return table.cast(pyarrow.schema([schema.field(name) for name in table.column_names]))
 
 

@@ -140,10 +140,10 @@ def test_the_first_columns_stay_while_a_table_scrolls(
 ) -> None:
     opened(browser, page, width)
     unfold(browser)
-    browser.execute_script("document.querySelector('#throughput .scroll').style.maxWidth = '340px'")
-    cells = "#throughput figure:first-of-type tbody tr:first-child td"
+    browser.execute_script("document.querySelector('#simulated .scroll').style.maxWidth = '340px'")
+    cells = "#simulated figure:first-of-type tbody tr:first-child td"
     before = [cell["x"] for cell in boxes(browser, cells)]
-    browser.execute_script("document.querySelector('#throughput .scroll').scrollLeft = 60")
+    browser.execute_script("document.querySelector('#simulated .scroll').scrollLeft = 60")
     after = [cell["x"] for cell in boxes(browser, cells)]
     assert after[:columns] == pytest.approx(before[:columns], abs=8)
     assert after[columns:] == pytest.approx([x - 60 for x in before[columns:]], abs=1)
@@ -197,16 +197,16 @@ def test_headings_sort_their_table_by_value(browser: webdriver.Chrome, page: Pat
     browser.execute_script(
         "const rows = [...document.querySelector('#simulated table').tBodies[0].rows];"
         "rows.slice(arguments[0].length).forEach(row => row.remove());"
-        "arguments[0].forEach((cell, i) => { rows[i].cells[2].textContent = cell; })",
+        "arguments[0].forEach((cell, i) => { rows[i].cells[5].textContent = cell; })",
         cells,
     )
-    heading = "document.querySelectorAll('#simulated th')[2]"
+    heading = "document.querySelectorAll('#simulated th')[5]"
     browser.execute_script(f"{heading}.firstChild.click()")
     up = ["1e-6 s", "900 µs", "2 ms", "+3 s", "1,024 s", "1.5 h"]
-    assert column(browser, "#simulated table", 2) == [*up, "–"]
+    assert column(browser, "#simulated table", 5) == [*up, "–"]
     assert browser.execute_script(f"return {heading}.ariaSort") == "ascending"
     browser.execute_script(f"{heading}.firstChild.click()")
-    assert column(browser, "#simulated table", 2) == [*up[::-1], "–"]
+    assert column(browser, "#simulated table", 5) == [*up[::-1], "–"]
     browser.execute_script("document.querySelector('#ranking th:last-child').firstChild.click()")
     plans = [
         [int(width) for width in re.findall(r"\d+", cell)] for cell in column(browser, "#ranking table", 6)

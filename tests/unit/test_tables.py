@@ -142,6 +142,7 @@ def test_only_the_rows_with_given_values_are_read(tmp_path: Path) -> None:
     expected = frame[frame["architecture"] == architecture].reset_index(drop=True)
     pd.testing.assert_frame_equal(selected, expected)
     assert Screens.load(path, where={"architecture": ["none"]}).empty
+    assert Screens.load(path, where={"architecture": []}).empty
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])

@@ -295,7 +295,7 @@ def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
     options = ("--system", "h100", "--devices", "8,16", "--global-batch", "16", "--fix", "pp=1,cp=1")
     lines = invoke("plan", model, *options, "--tokens", "1e9").stdout.splitlines()
     words = [line.split()[0] for line in lines]
-    assert [word for word in words if word[0] != "("] == ["devices", "8", "16", "the", "Defaults"]
+    assert [word for word in words if word[0] != "("] == ["devices", "8", "16", "The", "Defaults"]
     assert_refused("-o accepts one number of devices", "plan", model, *options, "-o", tmp_path / "plan.json")
 
 
@@ -322,7 +322,7 @@ def test_failures_have_defaults_with_their_reason_and_money_its_currency(model: 
     options = ("--gpus", "8,16xh100", "--gbs", "64", "--tokens", "1e12", "--days", "1e5", "--mtbf", "50000")
     options += ("--fix", "pp=1,cp=1,microbatch=1,tp=1")
     told = invoke("plan", model, *options, "--price", "2.5USD").stdout
-    assert re.search(r"the cheapest[^:]*:.*[\d,]+\s+USD\s+at\s+2\.5\s+each", told, re.DOTALL)
+    assert re.search(r"The cheapest[^:]*:.*[\d,]+\s+USD\s+at\s+2\.5\s+each", told, re.DOTALL)
     assert re.search(r"--checkpoint 60 \(assumed: .*\), --restart 600 \(assumed: .*\)", told)
     found = invoke_json("plan", model, *options, "--price", "2.5USD")
     stated = invoke_json("plan", model, *options, "--price", "2.5", "--checkpoint", "60", "--restart", "600")
