@@ -185,10 +185,9 @@ def emitted(recipe: Recipe, runtime: str, question: AskedPlan) -> Emitted:
     try:
         return {"torchtitan": emit_torchtitan, "deepspeed": emit_deepspeed}[runtime](recipe, stack)
     except PhazeError as error:
-        of_another = not error.fix and runtime != question.runtime
-        fix = (
-            f"plan with --runtime {runtime}; this plan is for {question.runtime}" if of_another else error.fix
-        )
+        if error.fix or runtime == question.runtime:
+            raise
+        fix = f"plan with --runtime {runtime}; this plan is for {question.runtime}"
         raise PhazeError(error.wrong, fix) from error
 
 

@@ -55,10 +55,13 @@ def scenarios(expected: PlanQuestion, *, loads_given: bool = False) -> tuple[Ass
     stack, task = expected.machine.stack, expected.task
     loads: dict[Load, str] = {task.load: ""}
     if task.experts and not loads_given:
-        loads = {load: f"experts are loaded as {load}" for load in (task.load, stack.load.prudent)}
-        named = {NATURAL: "experts are routed naturally", BALANCED: "experts are balanced"}
-        loads |= {load: named[load] for load in (*loads, BALANCED) if load in named}
-        loads[SKEWED] = "experts are skewed"
+        named = {
+            NATURAL: "experts are routed naturally",
+            BALANCED: "experts are balanced",
+            SKEWED: "experts are skewed",
+        }
+        compared = (task.load, stack.load.prudent, BALANCED, SKEWED)
+        loads = {load: named.get(load, f"experts are loaded as {load}") for load in compared}
     machines = {
         "overlap works as expected": expected.machine,
         "only measured overlap works": proven(expected.machine),

@@ -415,9 +415,11 @@ def _seconds(
         ]
         moves = moves_of(owned, stack, device_of(clocked.machine), in_steps=in_steps)
         kernels_s = clocked.times.of(kernels, words, moves, experts_of(operators, stack))
-        lanes_s = [scan_products_s(o, k, device_of(clocked.machine)) for o, ks in owned for k in ks]
-        # The lanes bound a product of a scan if nothing else takes longer.
-        kernels_s[:, VECTOR] += np.maximum(lanes_s - kernels_s[:, :START].sum(axis=1), 0.0)
+        if any(operator.regions & SCAN for operator in operators):
+            device = device_of(clocked.machine)
+            lanes_s = [scan_products_s(operator, k, device) for operator, ks in owned for k in ks]
+            # The lanes bound a product of a scan if nothing else takes longer.
+            kernels_s[:, VECTOR] += np.maximum(lanes_s - kernels_s[:, :START].sum(axis=1), 0.0)
         if waits:
             started_s = host_s(operators, words, stack, device_of(clocked.machine))
             waits_s = np.maximum(started_s - kernels_s.sum(axis=1), 0.0)
