@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
-import yaml
 
+from phaze.report.measured_page import MEASURED_TABLES, MeasuredInputs, build_measured_report
+from phaze.spec.measured import MeasuredStudy, PublishedRuns
+from phaze.tables import TABLES
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import Folder
 from tests.workflow.studies import TILED
@@ -40,13 +41,31 @@ def test_another_source_compares_again_and_the_same_do_not(measured: Folder, tmp
 
 
 @pytest.mark.long
-def test_the_page_of_all_sources_opens_with_its_figures(prepare: Prepare, project_root: Path) -> None:
-    """Every source of the default study: no check fails, and the page says what config/accuracy.md says."""
-    sources = yaml.safe_load((project_root / "config/config.yaml").read_text())["measured"]["sources"]
+def test_the_page_of_all_sources_has_the_figures_of_the_other_pages(
+    prepare: Prepare, project_root: Path
+) -> None:
+    """Every source whose times do not look simulated: no check fails, and README and accuracy agree."""
+    published = PublishedRuns.load()
+    sources = [name for name in published.sources if name not in published.simulated]
     folder = prepare("measured-all", measured={"sources": sources}, tiled=TILED, models=[])
     folder.checks("measured-checks")
     text = (folder.path / "results/report/validate.md").read_text()
     assert "FAILED" not in text
-    accuracy = (project_root / "config/accuracy.md").read_text()
-    share, runs = re.findall(r"contains (\d+) % of the (\d+) runs that get one", accuracy)[0]
-    assert f"Of {runs} runs that get an 80 % interval from the other sources {share} % lie in it" in text
+    readme, accuracy = ((project_root / name).read_text() for name in ("README.md", "config/accuracy.md"))
+    tables = {name: TABLES[name].load(folder.path / f"results/{name}.parquet") for name in MEASURED_TABLES}
+    sheet = build_measured_report(
+        MeasuredInputs(MeasuredStudy(sources=tuple(sources)), **tables)
+    ).answer.sheet
+    rows = {row[0]: dict(zip(sheet.header, row, strict=True)) for row in sheet.rows}
+    together = rows.pop("all")
+    shown = ("mean error", "bias", "worst", "within 15 %")
+    for source, row in rows.items():
+        lines = [line for line in accuracy.splitlines() if f"(`{source}`)" in line and row["answered"] != "0"]
+        assert all(row[name] in line for line in lines for name in shown), (source, row)
+    for name in ("mean error", "within 15 %", "regret", "worst regret"):
+        assert together[name] in readme
+    across = together["regret across releases"], together["its worst"]
+    assert all(figure in page for figure in across for page in (readme, accuracy))
+    share, runs = together["in it"], together["with an 80 % interval"]
+    assert f"contains {share} of the {runs} runs that get one" in accuracy
+    assert f"Of {runs} runs that get an 80 % interval from the other sources {share} lie in it" in text

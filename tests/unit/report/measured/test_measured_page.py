@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from phaze.pages.document import Sheet
 from phaze.pages.page import write_report
@@ -15,9 +14,8 @@ from phaze.pages.verdicts import run_checks
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.measured_page import CHECKS, MeasuredInputs, build_measured_report, measured_section
-from phaze.spec.measured import MeasuredStudy, PublishedRuns
+from phaze.spec.measured import MeasuredStudy
 from phaze.tables import FittedConstants, GroupRegrets, MeasuredRuns, SourceScores, ToolErrors
-from phaze.validate.study import measured_tables
 
 NOTHING = float("inf")
 SOURCES = ("far", "near")
@@ -116,35 +114,6 @@ def test_a_run_without_a_reason_a_lost_source_and_an_empty_interval_fail_the_che
     assert failed(replace(INPUTS, measured_runs=without)) == []
     thin = runs.assign(time_low_s=runs["time_high_s"])
     assert failed(replace(INPUTS, measured_runs=thin)) == ["intervals have a width and are where the time is"]
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_the_page_of_all_measured_runs_has_the_figures_of_the_other_pages(project_root: Path) -> None:
-    """Of all sources whose times do not look simulated."""
-    published = PublishedRuns.load()
-    sources = tuple(name for name in published.sources if name not in published.simulated)
-    study = MeasuredStudy(sources=sources)
-    report = build_measured_report(MeasuredInputs(study, **measured_tables(sources)))
-    assert not report.failures
-    readme, accuracy = ((project_root / name).read_text() for name in ("README.md", "config/accuracy.md"))
-    sheet = report.answer.sheet
-    rows = {row[0]: dict(zip(sheet.header, row, strict=True)) for row in sheet.rows}
-    together = rows.pop("all")
-    shown = ("mean error", "bias", "worst", "within 15 %")
-    for source, row in rows.items():
-        lines = [line for line in accuracy.splitlines() if f"(`{source}`)" in line and row["answered"] != "0"]
-        assert all(row[name] in line for line in lines for name in shown), (source, row)
-    for text in (
-        together["mean error"],
-        together["within 15 %"],
-        together["regret"],
-        together["worst regret"],
-    ):
-        assert text in readme
-    across = together["regret across releases"], together["its worst"]
-    assert all(text in page for text in across for page in (readme, accuracy))
-    assert f"{together['in it']} of the {together['with an 80 % interval']} runs that get one" in accuracy
 
 
 def test_the_report_of_a_study_has_the_scores_as_one_section_where_there_are_some(
