@@ -123,10 +123,9 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
     if recipe.model.lora:
         raise PhazeError("model.lora: Megatron-LM does not train LoRA adapters; emit for bridge")
     untimed, user_settings = untimed_flags(recipe.model)
-    # A published field may ask for the flag of the router's balancing again.
-    of_model = dict.fromkeys((*model_flags(recipe.model, recipe.sequence, recipe.blocks), *untimed))
     flags = [
-        *of_model,
+        *model_flags(recipe.model, recipe.sequence, recipe.blocks),
+        *untimed,
         *written(OF_BATCH, recipe),
         (IMPLEMENTATION, "transformer_engine"),
         *written(OF_LAYOUT, recipe),
