@@ -17,9 +17,9 @@ from typing import cast
 
 from phaze.base.errors import PhazeError
 from phaze.base.printed import short
-from phaze.layout import READERS, Layout, cp_kind_of
+from phaze.layout import Layout, cp_kind_of, load_of, recompute_of
 from phaze.runtimes.deepspeed import DEEPSPEED
-from phaze.runtimes.flags import Emitted
+from phaze.runtimes.flags import Emitted, usual_load
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe, counts_of, shown
 from phaze.runtimes.settings import (
@@ -66,7 +66,7 @@ def _by_script(field: str) -> FieldSettings:
     def read(settings: Settings) -> object:
         if isinstance(usual, bool):
             return bool(choice(settings, field, {"1": "1", "0": "", "True": "1", "False": ""}))
-        return READERS[field](str(settings[field])) if field in READERS else integer(settings, field)
+        return integer(settings, field)
 
     return FieldSettings(field, {field: usual}, write, read)
 
@@ -100,7 +100,7 @@ FIELDS = (
         lambda values: choice(values, STAGE, {str(zero): zero for zero in DEEPSPEED.zeros}),
     ),
     FieldSettings("sequence", {"sequence": None}, lambda recipe: [("sequence", recipe.sequence)]),
-    *map(_by_script, ("tp", "cp", "ep", "etp", "pp", "sequence_parallel", "load")),
+    *map(_by_script, ("tp", "cp", "ep", "etp", "pp", "sequence_parallel")),
     FieldSettings(
         "cp_kind", {"cp_kind": "a2a"},
         lambda recipe: [("cp_kind", recipe.layout.cp_kind)] * (recipe.layout.cp > 1),
@@ -108,6 +108,10 @@ FIELDS = (
     ),
     FieldSettings(
         "blocks", {"blocks": None}, lambda recipe: [("blocks", shown(recipe.blocks))] * (recipe.layout.pp > 1)
+    ),
+    FieldSettings(
+        "load", {"load": None},
+        lambda recipe: [("load", recipe.layout.load)] * (recipe.layout.load != usual_load(recipe.model)),
     ),
     FieldSettings("recompute", {"recompute": "none", "recomputed": None, INTERVAL: 0}, _recompute),
 )  # fmt: skip
@@ -186,7 +190,8 @@ def read_deepspeed(
     """
     file_settings, other = _read_settings(text), settings_of("deepspeed")
     settings = {**DEFAULTS, **_with_options(file_settings, options)}
-    replica = Layout(**read_fields(FIELDS, settings))
+    load = usual_load(model) if settings["load"] is None else load_of(str(settings["load"]))
+    replica = Layout(**read_fields(FIELDS, settings), load=load)
     if devices % replica.devices:
         raise PhazeError(f"devices: must be a multiple of tp * cp * pp {replica.devices}, got {devices}")
     microbatch, batch = _batch(settings, devices // replica.devices)
@@ -285,7 +290,7 @@ def _blocks(settings: Settings, model: Model, pp: int) -> tuple[int, ...]:
 def _recomputed(settings: Settings, blocks: tuple[int, ...], pp: int) -> tuple[str, tuple[int, ...]]:
     """Recompute option, and fully recomputed blocks per stage."""
     every = pp > 1 and str(settings[INTERVAL]) != "0"
-    recompute = READERS["recompute"]("full" if every else str(settings["recompute"]))
+    recompute = recompute_of("full" if every else str(settings["recompute"]))
     if settings["recomputed"] is not None:
         return recompute, counts_of("recomputed", str(settings["recomputed"]))
     return recompute, blocks if recompute == "full" else (0,) * len(blocks)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from phaze.base.errors import PhazeError
 from phaze.base.printed import one_line, short
-from phaze.layout import BALANCED, Layout, Load, load_of
+from phaze.layout import BALANCED, NATURAL, Layout, Load, load_of
 from phaze.runtimes.settings import OtherSettings, choice, integer
 from phaze.runtimes.shell import CONDITIONAL, command_of, is_program
+from phaze.spec.model import Model
 
 Flags = dict[str, tuple[str, ...]]
 EXPANDED = (
@@ -45,15 +46,26 @@ class Emitted:
         return notes
 
 
-def load_comment(layout: Layout) -> list[str]:
-    """Comment that says a layout's expert load, unless it is balanced."""
-    return [f"# Expert load: {layout.load}"] * (layout.load != BALANCED)
+def usual_load(model: Model) -> Load:
+    """Expert load of a run that no setting forces: natural routing; balanced for a model without experts."""
+    return NATURAL if model.experts else BALANCED
 
 
-def written_load(text: str) -> dict[str, Load]:
-    """Expert load in a file's comment, as a layout field; empty without one. PhazeError if it is invalid."""
+def load_comment(layout: Layout, model: Model) -> list[str]:
+    """Comment that says a layout's expert load, unless it is the usual one of the model.
+
+    The runtimes' settings that force balanced routing are never written: they train on random choices.
+    """
+    return [f"# Expert load: {layout.load}"] * (layout.load != usual_load(model))
+
+
+def read_load(text: str, model: Model, forced: Load | None) -> Load:
+    """Expert load of a run: `forced` by a setting, else that of the file's comment, else the usual one.
+
+    Raises PhazeError if the comment is invalid.
+    """
     loads = LOAD.findall(text)
-    return {"load": load_of(loads[-1])} if loads else {}
+    return forced or (load_of(loads[-1]) if loads else usual_load(model))
 
 
 def comments(

@@ -24,9 +24,9 @@ from phaze.runtimes.flags import (
     one_value,
     parse_flags,
     print_flags,
+    read_load,
     refuse_unexpanded,
     whole_number,
-    written_load,
 )
 from phaze.runtimes.layout_string import blocks_of
 from phaze.runtimes.megatron import MEGATRON
@@ -39,6 +39,7 @@ from phaze.runtimes.megatron_layout import (
     PP,
     SEQUENCE,
     VIRTUAL,
+    forced_load,
     read_fields,
     recomputed,
     written,
@@ -122,16 +123,15 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
     if recipe.model.lora:
         raise PhazeError("model.lora: Megatron-LM does not train LoRA adapters; emit for bridge")
     untimed, user_settings = untimed_flags(recipe.model)
-    # A published field may ask for the flag of the router's balancing again.
-    of_model = dict.fromkeys((*model_flags(recipe.model, recipe.sequence, recipe.blocks), *untimed))
     flags = [
-        *of_model,
+        *model_flags(recipe.model, recipe.sequence, recipe.blocks),
+        *untimed,
         *written(OF_BATCH, recipe),
         (IMPLEMENTATION, "transformer_engine"),
         *written(OF_LAYOUT, recipe),
         *software_flags(recipe, stack),
     ]
-    text = "\n".join([*load_comment(recipe.layout), print_flags(flags)])
+    text = "\n".join([*load_comment(recipe.layout, recipe.model), print_flags(flags)])
     # Flags are read back: this finds whatever they cannot express, without a list of cases.
     differences = recipe.differences(_recipe(text, recipe.layout.devices, recipe.model.name))
     paired = (PAIRED,) in flags
@@ -186,7 +186,8 @@ def _recipe(text: str, devices: int | None, name: str, words: int | None = None)
     other.check(flags, READ, SIZES)
     refuse_unexpanded(flags, other, FILES)
     model, stages = read_model(flags, name, words)
-    layout_fields: dict[str, Any] = read_fields(flags, model) | written_load(text)
+    layout_fields: dict[str, Any] = read_fields(flags, model)
+    layout_fields["load"] = read_load(text, model, forced_load(flags))
     pp = layout_fields["pp"]
     blocks = _stages(stages, pp) if stages else _blocks(flags, model, pp)
     # The split must be known before recompute and vp, which are per virtual stage.

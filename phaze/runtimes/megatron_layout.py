@@ -58,6 +58,7 @@ INSTANCES = "--num-distributed-optimizer-instances"
 FINE, OFFLOADED_PARTS = "--fine-grained-activation-offloading", "--offload-modules"
 OFFLOADED_LAYERS, OFFLOADED_STATES = "--cpu-offloading-num-layers", "--offload-optimizer-states"
 CAPACITY, PADDED = "--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"
+FORCED = "--moe-router-force-load-balancing"
 MIXED = ("--bf16", "--fp16", "--fp8-format", "--fp4-format")
 """Flags of mixed precision; without any of them weights are in single precision."""
 PRECISIONS: dict[Compute, tuple[tuple[str, str], ...]] = {
@@ -223,10 +224,10 @@ def _compute(flags: Flags, _: Model) -> Compute:
     return "bf16"
 
 
-def _load(flags: Flags, _: Model) -> Load:
-    """Expert load of the busiest rank, read from flags: the capacity factor with padding, else balanced."""
+def forced_load(flags: Flags) -> Load | None:
+    """Expert load that flags force: the capacity factor with padding, or balanced; None without such."""
     if CAPACITY not in flags or PADDED not in flags:
-        return BALANCED
+        return BALANCED if FORCED in flags else None
     text = one_value(flags, CAPACITY)
     try:
         value = float(text)
@@ -291,7 +292,7 @@ OF_LAYOUT = (
         "offload", (OFFLOADED_PARTS, FINE, "--cpu-offloading", OFFLOADED_LAYERS, OFFLOADED_STATES),
         _write_offload, _offload, OFFLOADED_PARTS,
     ),
-    FieldFlags("load", (CAPACITY, PADDED), lambda _: (), _load),
+    FieldFlags("load", (CAPACITY, PADDED, FORCED), lambda _: ()),
 )  # fmt: skip
 """Flags of the layout, in the order in which they are written."""
 FIELDS = (*OF_BATCH, *OF_LAYOUT)

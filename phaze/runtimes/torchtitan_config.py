@@ -21,12 +21,12 @@ import numpy as np
 
 from phaze.base.errors import PhazeError
 from phaze.base.printed import short
-from phaze.layout import Compute, Layout, Recompute, Zero
+from phaze.layout import BALANCED, Compute, Layout, Recompute, Zero
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES as ORDERS
 from phaze.pipeline.stages import StageCost
-from phaze.runtimes.flags import Emitted, comments, load_comment, written_load
+from phaze.runtimes.flags import Emitted, comments, load_comment, read_load
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.settings import (
@@ -88,7 +88,7 @@ TOKENS, STEP_TOKENS, CONTEXT = (
 MICROBATCHES = "parallelism.num_pp_microbatches"
 IN_TOKENS: Settings = {TOKENS: 16384, STEP_TOKENS: -1, CONTEXT: 2048, MICROBATCHES: 1}
 """Settings of the batch since August 2026, in tokens, with torchtitan's defaults."""
-EXPERT_TP = "parallelism.expert_tensor_parallel_degree"
+EXPERT_TP, FORCED = "parallelism.expert_tensor_parallel_degree", "debug.moe_force_load_balance"
 LOSS, CHUNKS = "loss", "loss.num_chunks"
 CHUNKED, USUAL_CHUNKS = "ChunkedLossWrapper.Config()", 8
 """Loss that computes logits in chunks, each with its backward pass, and its default number of chunks."""
@@ -215,6 +215,7 @@ FIELDS = (
         lambda settings: choice(settings, CHECKPOINT, CHECKPOINTS),
     ),
     FieldSettings("compute", {}, lambda _: (), _compute),
+    FieldSettings("load", {FORCED: False}, lambda _: ()),
 )  # fmt: skip
 """Settings of the batch and the layout, in the order in which they are written.
 
@@ -246,7 +247,8 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
     """
     file_settings, other = _read_settings(text), settings_of("torchtitan")
     settings = {**DEFAULTS, **_in_samples(file_settings)}
-    replica = Layout(**read_fields(FIELDS, settings) | written_load(text))
+    forced = BALANCED if settings[FORCED] in (True, "True", "true") else None
+    replica = Layout(**read_fields(FIELDS, settings), load=read_load(text, model, forced))
     copies, shards = _copies(settings, devices, replica)
     blocks = _blocks(settings, model.layers, replica.pp) if replica.pp > 1 else (model.layers + model.mtp,)
     local = integer(settings, LOCAL)
@@ -399,7 +401,7 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     plan.
     """
     recipe.check(TORCHTITAN)
-    lines = [*load_comment(recipe.layout), *_lines(recipe, stack or Stack())]
+    lines = [*load_comment(recipe.layout, recipe.model), *_lines(recipe, stack or Stack())]
     text = "\n".join(lines)
     model = recipe.model.model_copy(update={"lora": None})
     # The changes are read back: this finds whatever they cannot express, without a list of cases.

@@ -144,11 +144,11 @@ def _normalised(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
     return None if fields.get("scoring_func") == "sigmoid" else [("--moe-router-pre-softmax",)]
 
 
-def _method(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    """Flags for the router's top-k method; expert groups are model sizes with their own flags."""
+def _method(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
+    """No flag for a top-k method that the model's experts say; expert groups and balancing have flags."""
     # noaux_tc balances experts by a bias of the router instead of a loss (DeepSeek-V3).
-    bias: list[Flag] = [("--moe-router-enable-expert-bias",)]
-    return {"noaux_tc": bias, "greedy": [], "group_limited_greedy": []}.get(str(value))
+    biased = model.experts is not None and model.experts.balancing == "biases"
+    return [] if value in ("greedy", "group_limited_greedy", *["noaux_tc"] * biased) else None
 
 
 _FIELD_FLAGS: Mapping[str, Callable[[Plain, Fields, Model], list[Flag] | None]] = {
@@ -166,7 +166,7 @@ _FIELD_FLAGS: Mapping[str, Callable[[Plain, Fields, Model], list[Flag] | None]] 
     "routed_scaling_factor": _score_factor,
     "norm_topk_prob": _normalised,
     "topk_method": _method,
-    "use_routing_bias": lambda value, *_: [("--moe-router-enable-expert-bias",)] if value else [],
+    "use_routing_bias": lambda *_: [],
     "seq_aux": lambda value, *_: [("--moe-router-load-balancing-type", "seq_aux_loss")] if value else [],
     # These follow from the model's dimensions or are Megatron-LM's defaults.
     "hidden_dropout": lambda *_: [],

@@ -24,7 +24,7 @@ class MeasuredRuns(Table):
         "stack": text("software stack"),
         "device": text("device"),
         "parallelism": text("kinds of parallelism"),
-        "experts": text("whether experts are sharded across ranks", "no", "yes"),
+        "experts": text("routing of experts sharded across ranks, if any", "no", "balanced", "natural"),
         "measured_s": _maybe("measured time of a batch"),
         "predicted_s": _maybe("predicted time"),
         "prudent_s": _maybe("predicted time with only the proven overlap"),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -41,6 +41,8 @@ ERRORS = "errors.csv"
 """Configuration file with the errors of published runs, written by `phaze validate --errors`."""
 APART: dict[str, float] = {"stack": 2.0, "device": 1.5, "experts": 1.0, "precision": 0.5}
 """Distance that a difference in each property adds; half of it if both values belong to one family.
+
+Experts with natural and with balanced routing are one family: few runs are routed naturally.
 
 Software matters most: with each source predicted from the others, the published runs had the lowest interval
 score (Gneiting and Raftery, JASA 2007) with 2, of six weights from 0.5 to 3.
@@ -288,11 +290,17 @@ def generation(device: str) -> str:
     return next((name for name, prefixes in FAMILIES.items() if device.startswith(prefixes)), device)
 
 
+_FAMILIES_OF: dict[str, Callable[[str], str]] = {
+    "device": generation, "stack": team_of, "experts": lambda routing: "no" if routing == "no" else "yes",
+}  # fmt: skip
+"""Families of a property's values; values of other properties have none."""
+
+
 def _value_distances(key: str, value: str, values: Sequence[str]) -> Floats:
     """Distances from one value of a property to each of `values`, (V,); halved within a family."""
-    family = generation if key == "device" else team_of
+    family = _FAMILIES_OF.get(key, str)
     same_family = np.array([family(other) == family(value) for other in values], bool)
-    halves = np.where(same_family & (key in ("device", "stack")), 0.5, 1.0)
+    halves = np.where(same_family, 0.5, 1.0)
     return APART[key] * np.where(np.array(values) == value, 0.0, halves)
 
 
@@ -301,6 +309,8 @@ def _differences(kind: RunKind, run: RunKind) -> Iterator[str]:
     for key in ("stack", "device", "precision"):
         if getattr(kind, key) != getattr(run, key):
             yield f"{key} {getattr(run, key)}"
+    if "no" not in (kind.experts, run.experts) and kind.experts != run.experts:
+        yield f"{run.experts} routing"
     parts, usual = _parts_of(run), _parts_of(kind)
     yield from (f"with {name}" for name in parts if name not in usual)
     yield from (f"without {name}" for name in usual if name not in parts)
@@ -309,7 +319,7 @@ def _differences(kind: RunKind, run: RunKind) -> Iterator[str]:
 def _parts_of(kind: RunKind) -> Collection[str]:
     """Kinds of parallelism and features of a run."""
     axes = [name for name in kind.parallelism.split("+") if name in ("tp", "pp", "dp")]
-    return [*axes, *["ep"] * (kind.experts == "yes"), *filter(None, kind.features.split("+"))]
+    return [*axes, *["ep"] * (kind.experts != "no"), *filter(None, kind.features.split("+"))]
 
 
 def _percentiles(values: Floats, weights: Floats, shares: Floats) -> Floats:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from phaze.layout import Layout
+from phaze.layout import NATURAL, Layout
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.model import Model
@@ -25,6 +25,7 @@ class RunKind:
     device: str
     parallelism: str
     experts: str
+    """Routing of experts that are sharded across ranks: `natural`, `balanced`, or `no` such experts."""
     precision: str
     features: str = ""
     """Features that no distance expresses, joined by +; see `features_of`."""
@@ -46,7 +47,7 @@ class RunKind:
             stack=machine.stack.name,
             device=device_of(machine).name,
             parallelism=parallelism_of(layout),
-            experts="yes" if layout.ep > 1 else "no",
+            experts=routing_of(layout),
             precision=layout.compute,
             features="+".join(sorted(features_of(layout, schedule, model))),
             mfu=mfu,
@@ -93,6 +94,13 @@ def features_of(layout: Layout, schedule: str, model: Model) -> Iterator[str]:
 def team_of(stack: str) -> str:
     """Family of a stack, the first word of its name: stacks of one runtime, of different years."""
     return stack.split("-", 1)[0]
+
+
+def routing_of(layout: Layout) -> str:
+    """Routing of experts: `natural`; `balanced` for any given load; `no` if no rank waits for another's."""
+    if layout.ep == 1:
+        return "no"
+    return "natural" if layout.load == NATURAL else "balanced"
 
 
 def _chip(device: str) -> str:

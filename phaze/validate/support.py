@@ -130,7 +130,7 @@ def family_of(run: Mapping[str, str]) -> str:
     """Model family of a row of the table of errors."""
     features = run["features"].split("+")
     kinds = (family for feature, family in KINDS.items() if feature in features)
-    return next(kinds, "experts" if run["experts"] == "yes" else "dense")
+    return next(kinds, "dense" if run["experts"] == "no" else "experts")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -271,7 +271,7 @@ FAMILIES = {
             **GROUPS,
             **MTP,
         },
-        constants=_HEAD_NORMS,
+        constants={**_HEAD_NORMS, **BALANCED_BY_BIASES},
         fixed=DECODER,
         extra_keys=(*_EXAONE_WINDOWS, *FIRST),
         arrange=_exaone_experts,
@@ -279,7 +279,7 @@ FAMILIES = {
     # dots.llm1
     "dots1": Family(
         keys={**GLM4_MOE.keys, **BIAS},
-        constants={**ROTARY, "qk_norm": "heads"},
+        constants={**ROTARY, "qk_norm": "heads", **BALANCED_BY_BIASES},
         fixed=DECODER,
         extra_keys=(
             Key("sliding_window", "size", lambda config: None if "sliding_window" in config else 4096),

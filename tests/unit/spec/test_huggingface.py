@@ -187,6 +187,17 @@ def test_what_a_configuration_leaves_out_is_as_its_family_has_it(
     assert load(tmp_path, {**SMALL, **fields}).parameters == parameters
 
 
+@pytest.mark.parametrize("fields", [{"model_type": "dots1"}, {"model_type": "exaone_moe", "num_experts": 9}])
+def test_a_router_with_score_corrections_is_balanced_by_biases(
+    tmp_path: Path, fields: dict[str, object]
+) -> None:
+    """Their routers have `e_score_correction_bias` (`modeling_dots1.py`, `modular_exaone_moe.py`)."""
+    routed = ROUTED if fields["model_type"] == "dots1" else {**ROUTED, "n_routed_experts": None}
+    model = load(tmp_path, {**SMALL, **routed, **fields, "num_attention_heads": 6})
+    assert model.experts
+    assert model.experts.balancing == "biases"
+
+
 HYBRID = {
     "model_type": "nemotron_h", "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2,
     "head_dim": 20, "vocab_size": 331, "intermediate_size": 200, "mamba_num_heads": 4, "mamba_head_dim": 16,

@@ -30,7 +30,7 @@ from phaze.validate.table import predict_table
 
 A100 = RunKind("megatron", "a100-80gb", "tp+dp", "no", "bf16", mfu=0.4)
 H100 = RunKind("torchtitan", "h100-80gb", "dp+fsdp", "no", "fp8", mfu=0.4)
-TPU = RunKind("maxtext", "tpu-v9", "dp", "yes", "fp8", mfu=0.4)
+TPU = RunKind("maxtext", "tpu-v9", "dp", "balanced", "fp8", mfu=0.4)
 
 
 def errors(*groups: tuple[str, RunKind, list[float]]) -> PublishedErrors:
@@ -228,6 +228,25 @@ def test_the_nearest_runs_say_what_differs() -> None:
     assert same.differs == ()
 
 
+def test_routing_is_part_of_a_runs_kind_where_experts_are_sharded() -> None:
+    """Naturally routed runs are nearest to natural plans, forced ones are half as far as dense ones."""
+    model, machine = load_transformer("mixtral-8x7b", "test"), load_machine("h100")
+    kinds = {
+        load: RunKind.of(machine, Layout(dp=8, ep=8, load=load), "1f1b", model)
+        for load in ("natural", "balanced", "1.5")
+    }
+    assert [kind.experts for kind in kinds.values()] == ["natural", "balanced", "balanced"]
+    assert RunKind.of(machine, Layout(dp=8, load="natural"), "1f1b", model).experts == "no"
+    natural, balanced = kinds["natural"], kinds["balanced"]
+    dense = replace(natural, experts="no")
+    table = errors(*((kind.experts, kind, [ratio]) for kind, ratio in ((natural, 1.1), (balanced, 0.9))))
+    assert table.distances(natural).tolist() == [0.0, 0.5]
+    assert table.distances(dense).tolist() == [1.0, 1.0]
+    enough = errors(*((kind.experts, kind, [ratio] * 6) for kind, ratio in ((natural, 1.1), (dense, 0.9))))
+    nearest = enough.most_similar(balanced).nearest[0]
+    assert (nearest.source, nearest.differs) == ("natural", ("natural routing",))
+
+
 def test_a_calibrated_system_has_the_errors_of_its_own_runs_for_every_verb(tmp_path: Path) -> None:
     """For plans and rows alike, with the stack of the fit and features of its runs or of published ones."""
     fitted = Calibration(
@@ -255,7 +274,7 @@ def test_a_calibrated_system_has_the_errors_of_its_own_runs_for_every_verb(tmp_p
 def test_rows_without_a_time_have_no_interval_and_a_missing_file_is_said() -> None:
     table = pd.DataFrame(PublishedErrors.load().table).head(2).assign(time_s=[1.0, np.nan], calibrated=None)
     assert with_intervals(table)["time_low_s"].notna().tolist() == [True, False]
-    alien = table.assign(device="of my own", stack="mine", experts="yes", precision="int8")
+    alien = table.assign(device="of my own", stack="mine", experts="balanced", precision="int8")
     assert with_intervals(alien)["time_low_s"].isna().all()
     with pytest.raises(PhazeError, match=rf"{ERRORS}: contains no errors of runs .* validate --errors"):
         PublishedErrors.load(FOLDER / "none")

@@ -27,9 +27,10 @@ def test_a_cell_is_measured_near_or_assumed() -> None:
     ("features", "experts", "family"),
     [
         ("ZeRO-1", "no", "dense"),
-        ("ZeRO-1", "yes", "experts"),
-        ("ZeRO-1+latent attention+multi-token prediction", "yes", "latent attention"),
-        ("Mamba+ZeRO-1", "yes", "Mamba"),
+        ("ZeRO-1", "balanced", "experts"),
+        ("ZeRO-1", "natural", "experts"),
+        ("ZeRO-1+latent attention+multi-token prediction", "balanced", "latent attention"),
+        ("Mamba+ZeRO-1", "natural", "Mamba"),
     ],
 )
 def test_a_run_belongs_to_one_family(features: str, experts: str, family: str) -> None:
