@@ -1,5 +1,7 @@
 """Clusters: devices, software stacks and networks."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from math import prod
 from typing import Annotated, Literal, Self, get_args
@@ -122,6 +124,11 @@ class Device(Architecture):
         """Hash of the name and rates; speeds of kernels are dicts and cannot be hashed."""
         return hash((self.name, self.clock_hz, self.sustained_clock, self.sustained_hbm, self.kernel_s))
 
+    @classmethod
+    def of_architecture(cls, architecture: Architecture, system: System | Device) -> Self:
+        """Chip of an architecture, with the clock and the HBM of a system or device where it has none."""
+        return cls.parse(completed(architecture, system).model_dump(), architecture.name)
+
     @model_validator(mode="before")
     @classmethod
     def _replaced(cls, fields: object) -> object:
@@ -146,6 +153,14 @@ class Device(Architecture):
     def is_blackwell(self) -> bool:
         """True for NVIDIA's Blackwell generation or later, which has 4-bit matrix units."""
         return "nvfp4" in self.products
+
+
+def completed(architecture: Architecture, system: System | Device) -> Architecture:
+    """Architecture with the clock and the HBM of a system or device where it has none."""
+    names = ("clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib")
+    return architecture.model_copy(
+        update={name: getattr(architecture, name) or getattr(system, name) for name in names}
+    )
 
 
 class DeviceFigures(Noun):

@@ -73,9 +73,7 @@ class StoredMachine(Noun):
         Clock, HBM bandwidth and capacity that the architecture leaves open are those of the device. All are
         reached in full: nothing is measured on such chips.
         """
-        names = ("clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib")
-        figures = {name: getattr(architecture, name) or getattr(self.device, name) for name in names}
-        device = Device.parse({**architecture.model_dump(), **figures}, architecture.name)
+        device = Device.of_architecture(architecture, self.device)
         cluster = self.cluster.model_copy(update={"calibrated": None, "stack": stack.name})
         return self.model_copy(update={"cluster": cluster, "device": device, "stack": stack})
 
