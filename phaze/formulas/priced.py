@@ -68,7 +68,7 @@ class PlacementPricing:
         """Price a row of table `placements`, with its rows of table `stages`, on a row of `architectures`."""
         (architecture,) = as_architectures(chip.to_frame().T)
         sized = architecture.model_copy(update={"hbm_gib": float(placement["hbm_gib"])})
-        device = Device.of_architecture(sized, self.scenario)
+        device = Device.of_architecture(sized, self.scenario, self.stack)
         machine = machine_of(self.scenario, device, self.stack, cycles=self.vector_cycles)
         layout = replace(
             Layout.of_key(str(placement["layout"])),
