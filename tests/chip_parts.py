@@ -1,7 +1,8 @@
 """Parts of a microbatch on a chip: by the tables of a study of accelerators, and by the price of a plan.
 
 `python -m tests.chip_parts` prints the ratios of the price's parts to the study's, for a static schedule and,
-with `--kernels`, for one kernel after the other.
+with `--kernels`, for one kernel after the other. `--measured` prints the errors of products and attention
+against measured kernels instead.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import cast
 
+import numpy as np
+import pandas as pd
+
 from phaze.base.store import Store
 from phaze.cost.designs import operator_latencies
-from phaze.cost.kernels import KernelTimes, kernels_of
+from phaze.cost.kernels import KernelTimes, kernels_of, times_on, works_of_kernels
 from phaze.cost.mapper.loads import Hardware
 from phaze.cost.memory import parameter_bytes
 from phaze.cost.network.network import Flat, Kind
@@ -31,20 +35,24 @@ from phaze.plan.pricing.lowering import Lowering, ModelTraining
 from phaze.schedule.stage import schedule_layers
 from phaze.spec.architecture import load_technology
 from phaze.spec.config import load_architecture
+from phaze.spec.files import FOLDER
 from phaze.spec.model import Model
 from phaze.spec.models import load_transformer
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings
 from phaze.spec.system import Stack
 from phaze.spec.systems import load_cluster, load_stack, sized
 from phaze.spec.training_plan import StoredMachine
-from phaze.workload.models import extract_workload
-from phaze.workload.operators import Operator
+from phaze.workload.models import chip_workload, extract_workload
+from phaze.workload.operators import Operator, Part
 from phaze.workload.workload import DIRECTIONS, Direction, Layer
 
 SEQUENCE = 4096
 CHIPS = ("tpu-v4", "h100-80gb")
 """Architectures: the one of the Phaze paper, and the template of an H100."""
 DENSE, EXPERTS = ("llama-3.1-8b", "llama-3.1-70b"), ("qwen3-30b-a3b", "mixtral-8x7b")
+MEASURED = {"h100-80gb": "H100-SXM", "a100-80gb": "A100-SXM4-80GB"}
+"""Device of the table of measured products, by chip."""
+KERNELS, LARGE_FLOPS = FOLDER / "measured" / "kernels", 5e9
 ON_CHIP = ExtractSettings.model_validate({"scores": "on-chip"})
 
 
@@ -99,7 +107,9 @@ def chip_machine(name: str, stack: str = "chip") -> Machine:
 
 def by_study(model: Model, layout: Layout, machine: Machine) -> Parts:
     """Parts by the stages extract, estimate and schedule of a study of accelerators."""
-    device, technology = device_of(machine), load_technology("22nm")
+    technology, chip = load_technology("22nm"), device_of(machine)
+    # Studies know one clock; the price's chips sustain a share of it.
+    device = chip.model_copy(update={"clock_hz": chip.clock_hz * chip.sustained_clock})
     assert machine.system is not None
     level = machine.system.levels[0]
     network = Flat(level.bandwidth_bytes_per_s, latency_s=level.latency_s)
@@ -176,11 +186,64 @@ def ratios(
         yield layout, by_price(model, layout, priced).over(by_study(model, layout, studied))
 
 
+def product_errors(chip: str, clock: float | None = None) -> pd.Series:
+    """Relative errors of bf16 products of at least 5 GFLOP on a measured chip, by public figures alone.
+
+    `clock` is the sustained share of the clock, by default that of the stack. The index is the kernel.
+    """
+    table = pd.read_csv(KERNELS / "products.csv").query("precision == 'bf16'")
+    flops = 2.0 * table["m"] * table["n"] * table["k"]
+    rows = table[(table["device"] == MEASURED[chip]) & (flops >= LARGE_FLOPS)]
+    sizes = rows[["m", "k", "n"]].itertuples(index=False)
+    products = [(Part("matmul", "forward", batch=1, m=m, k=k, n=n),) for m, k, n in sizes]
+    machine = chip_machine(chip)
+    device = device_of(machine)
+    device = device.model_copy(update={"sustained_clock": clock or device.sustained_clock})
+    works = works_of_kernels(products, machine.vector_cycles)
+    _, (times_s, _) = times_on(works, [device], "tensor", 2, preload=True)
+    errors = times_s[:, 0] / (rows["latency_ms"].to_numpy() * 1e-3) - 1
+    return pd.Series(errors, index=["product"] * len(rows))
+
+
+def attention_errors(chip: str) -> pd.Series:
+    """Relative errors of causal attention of at least 5 GFLOP on a measured chip; the index is the kernel."""
+    table = pd.read_csv(KERNELS / "attention.csv").query("mask == 'causal' and head_size == value_size")
+    flops = 2.0 * table["batch"] * table["sequence"] ** 2 * table["heads"] * table["head_size"]
+    of_chip = table["device"].str.split("[- ]").str[0] == MEASURED[chip].split("-")[0]
+    machine, model = chip_machine(chip), load_transformer("llama-3.1-8b", "measured")
+    schedules = LayerSchedules((device_of(machine),), machine.vector_cycles, 2)
+    errors, kernels = [], []
+    for row in table[of_chip & (flops >= LARGE_FLOPS)].to_dict("records"):
+        heads = {"heads": row["heads"], "key_value_heads": row["kv_heads"], "head_size": row["head_size"]}
+        layout = Layout(microbatch=row["batch"])
+        block = chip_workload(model.model_copy(update=heads), row["sequence"], layout).layer("block")
+        time_s = schedules.seconds_on_all(block.attention(row["direction"]), layout)
+        errors.append(time_s / (row["latency_ms"] * 1e-3) - 1)
+        kernels.append(f"attention {row['kernel']} {row['direction']} {row['head_size']}")
+    return pd.Series(errors, index=kernels)
+
+
+def print_measured() -> None:
+    """Print number of rows, median and 90th percentile of the errors of every measured chip."""
+    for chip in MEASURED:
+        full, attention = product_errors(chip, 1.0), attention_errors(chip)
+        cases = {"product, full clock": full, "product": product_errors(chip), "attention": attention}
+        cases |= {str(kernel): errors for kernel, errors in attention.groupby(level=0)}
+        for name, errors in cases.items():
+            median, most = np.quantile(np.abs(errors), (0.5, 0.9))
+            sys.stdout.write(f"{chip:10} {name:32} {len(errors):4} {median:6.1%} {most:6.1%}\n")
+
+
 def main() -> None:
-    """Print the ratios of all cases."""
+    """Print the ratios of all cases, or the errors against measured kernels."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", action="store_true", help="price one kernel after the other")
-    stack = "none" if parser.parse_args().kernels else "chip"
+    parser.add_argument("--measured", action="store_true", help="compare with measured kernels")
+    options = parser.parse_args()
+    if options.measured:
+        print_measured()
+        return
+    stack = "none" if options.kernels else "chip"
     names = [field.name for field in fields(Parts)]
     sys.stdout.write(f"{'chip':10} {'model':14} {'layout':20} {' '.join(f'{name:>11}' for name in names)}\n")
     for chip, model in product(CHIPS, (*DENSE, *EXPERTS)):

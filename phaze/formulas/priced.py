@@ -17,11 +17,10 @@ import pandas as pd
 
 from phaze.base.progress import counted
 from phaze.base.units import GIB
-from phaze.cost.network.fabric import network_of
 from phaze.cost.space import as_architectures
 from phaze.cost.vector import cycle_figures
 from phaze.layout import Layout
-from phaze.plan.plan import Machine
+from phaze.plan.machines import machine_of
 from phaze.plan.pricing.lowering import Lowering, ModelTraining
 from phaze.plan.pricing.price import KERNELS, Price, price
 from phaze.spec.architecture import Technology
@@ -67,7 +66,10 @@ class PlacementPricing:
 
     def price(self, chip: pd.Series, placement: pd.Series, stages: pd.DataFrame) -> Price:
         """Price a row of table `placements`, with its rows of table `stages`, on a row of `architectures`."""
-        machine = self._machine(chip, float(placement["hbm_gib"]))
+        (architecture,) = as_architectures(chip.to_frame().T)
+        sized = architecture.model_copy(update={"hbm_gib": float(placement["hbm_gib"])})
+        device = Device.of_architecture(sized, self.scenario, self.stack)
+        machine = machine_of(self.scenario, device, self.stack, cycles=self.vector_cycles)
         layout = replace(
             Layout.of_key(str(placement["layout"])),
             dp=int(placement["data"]),
@@ -83,18 +85,6 @@ class PlacementPricing:
         layouts = [replace(layout, tp=int(devices)) for devices in rows["devices"]]
         lowering = Lowering(self.training.padded(layout), machine)
         return price(lowering.placed(cuts, layouts), machine)
-
-    def _machine(self, chip: pd.Series, hbm_gib: float) -> Machine:
-        """Machine of a chip, with the clock and the HBM bandwidth of the scenario where it has none."""
-        (architecture,) = as_architectures(chip.to_frame().T)
-        rates = {
-            name: getattr(architecture, name) or getattr(self.scenario, name)
-            for name in ("clock_hz", "hbm_bandwidth_bytes_per_s")
-        }
-        device = Device.parse({**architecture.model_dump(), **rates, "hbm_gib": hbm_gib}, architecture.name)
-        scenario, stack, cycles = self.scenario, self.stack, self.vector_cycles
-        machine = Machine(network_of(scenario), 0.0, scenario.devices, vector_cycles=cycles, stack=stack)
-        return machine.with_device(device)
 
 
 def price_placements(

@@ -12,6 +12,7 @@ from phaze.spec.architecture import Architecture, load_technology
 from phaze.spec.config import architecture_names, load_architecture, space_of
 from phaze.spec.files import FOLDER
 from phaze.spec.study import ArchitectureSpace
+from phaze.spec.system import completed
 from phaze.spec.systems import STACKS, load_cluster, load_stack
 from phaze.spec.training_plan import StoredMachine
 
@@ -20,8 +21,6 @@ LABEL = "plan: --architecture"
 """Start of error messages."""
 FEWEST = 2
 """Minimum number of chips of a space."""
-OPEN = ("clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib")
-"""Fields that an architecture may leave to the system's device."""
 
 
 def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[StoredMachine, Chips | None]:
@@ -49,12 +48,7 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
         raise PhazeError(
             f"{LABEL} {architecture}: names must be distinct, {', '.join(repeated)} occurs twice"
         )
-    devices = [machine.on_architecture(chip, stack).device for chip in chips]
-    complete = [
-        chip.model_copy(update={name: getattr(device, name) for name in OPEN})
-        for chip, device in zip(chips, devices, strict=True)
-    ]
-    return machine.on_architecture(complete[0], stack), tuple(complete)
+    return machine.on_architecture(chips[0], stack), tuple(completed(chip, device) for chip in chips)
 
 
 def _architectures_of(space: ArchitectureSpace, folder: Path) -> list[Architecture]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from phaze.cost.vector import usual_cycles
 from phaze.plan.plan import Machine
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.files import FOLDER
-from phaze.spec.system import Cluster, Device, Stack
+from phaze.spec.system import Cluster, Device, Stack, System
 from phaze.spec.systems import load_cluster, load_stack_of, sized
 from phaze.spec.training_plan import AskedPlan
 
@@ -45,13 +46,25 @@ def planned_machine(request: AskedPlan, folder: Path = FOLDER) -> Machine:
     return machine_of(cluster, stored.device, stored.stack, folder)
 
 
-def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FOLDER) -> Machine:
-    """Build a machine from a cluster, its device and its training software."""
-    cycles = usual_cycles(folder)
-    machine = Machine(
-        network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles, stack=stack, system=cluster
-    )
-    return machine.with_device(device)
+def machine_of(
+    system: System | Cluster,
+    device: Device,
+    stack: Stack,
+    folder: Path = FOLDER,
+    cycles: Mapping[tuple[str, str], float] | None = None,
+) -> Machine:
+    """Build a machine from a cluster or flat system, its device and its training software.
+
+    `cycles` are those of vector operations by role and kind; default: those of the default technology.
+    """
+    return Machine(
+        network_of(system),
+        0.0,
+        system.devices,
+        vector_cycles=usual_cycles(folder) if cycles is None else cycles,
+        stack=stack,
+        system=system if isinstance(system, Cluster) else None,
+    ).with_device(device)
 
 
 def grown(machine: Machine, devices: int) -> Machine:

@@ -25,11 +25,7 @@ KEY = [*POINT, "architecture", *PASS]
 """Columns that identify one pass of a layer on an architecture."""
 _DESIGN = {"tensor": "tensor", "vector": "vector", "fused": "fused", "network": "vector"}
 """Core type whose design determines an operator's estimate; vector cores run a collective's reduction."""
-_ON_ALL = {
-    **{f"{part}_j": f"{part}_all_j" for part in ENERGIES},
-    "hbm_bytes": "hbm_all_bytes",
-    "reduced_bytes": "reduced_bytes",
-}
+_ON_ALL = {**{f"{part}_j": f"{part}_all_j" for part in ENERGIES}, "hbm_bytes": "hbm_all_bytes"}
 """Columns summed over a schedule: the estimate on one core, mapped to the estimate on all cores."""
 
 

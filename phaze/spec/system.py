@@ -1,5 +1,7 @@
 """Clusters: devices, software stacks and networks."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from math import prod
 from typing import Annotated, Literal, Self, get_args
@@ -122,6 +124,15 @@ class Device(Architecture):
         """Hash of the name and rates; speeds of kernels are dicts and cannot be hashed."""
         return hash((self.name, self.clock_hz, self.sustained_clock, self.sustained_hbm, self.kernel_s))
 
+    @classmethod
+    def of_architecture(cls, architecture: Architecture, system: System | Device, stack: Stack) -> Self:
+        """Chip of an architecture, which sustains the share of its clock that the stack states.
+
+        Where the architecture has no clock or HBM, it has that of the system or device.
+        """
+        fields = completed(architecture, system).model_dump()
+        return cls.parse({**fields, "sustained_clock": stack.sustained_clock}, architecture.name)
+
     @model_validator(mode="before")
     @classmethod
     def _replaced(cls, fields: object) -> object:
@@ -146,6 +157,14 @@ class Device(Architecture):
     def is_blackwell(self) -> bool:
         """True for NVIDIA's Blackwell generation or later, which has 4-bit matrix units."""
         return "nvfp4" in self.products
+
+
+def completed(architecture: Architecture, system: System | Device) -> Architecture:
+    """Architecture with the clock and the HBM of a system or device where it has none."""
+    names = ("clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib")
+    return architecture.model_copy(
+        update={name: getattr(architecture, name) or getattr(system, name) for name in names}
+    )
 
 
 class DeviceFigures(Noun):
@@ -175,6 +194,9 @@ class Stack(Noun):
     scheduled: Literal[True] | None = None
     """If true, a static schedule runs the operators of a layer on the cores of an architecture, as in studies
     of accelerators; null: kernels, each on all cores."""
+    sustained_clock: Part = 1.0
+    """Share of the clock that the cores of an architecture sustain under a static schedule. Needs
+    `scheduled`; devices have their own share."""
     launch_s: Size = 0.0
     """Kernel launch overhead of the host in seconds; a pass takes at least this for each of its kernels."""
     elementwise: Positive = 1.0
@@ -308,6 +330,14 @@ class Stack(Noun):
         if isinstance(fields, Mapping) and "each_expert" in fields:
             raise ValueError("each_expert: was renamed: write experts: each for each_expert: true")
         return fields
+
+    @model_validator(mode="after")
+    def _schedules_with_a_clock(self) -> Self:
+        if self.sustained_clock < 1 and not self.scheduled:
+            raise ValueError(
+                "sustained_clock: needs scheduled: true; kernels run at that of the device's file"
+            )
+        return self
 
     def years_outside(self, month: str) -> float:
         """Years between a month and the software that the stack describes; 0 inside its dates."""

@@ -70,12 +70,10 @@ class StoredMachine(Noun):
     def on_architecture(self, architecture: Architecture, stack: Stack) -> Self:
         """The same network with chips of an architecture, whose operators a stack schedules.
 
-        Clock, HBM bandwidth and capacity that the architecture leaves open are those of the device. All are
-        reached in full: nothing is measured on such chips.
+        Clock, HBM bandwidth and capacity that the architecture leaves open are those of the device. The chips
+        sustain the stack's share of the clock, and all of the HBM bandwidth.
         """
-        names = ("clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib")
-        figures = {name: getattr(architecture, name) or getattr(self.device, name) for name in names}
-        device = Device.parse({**architecture.model_dump(), **figures}, architecture.name)
+        device = Device.of_architecture(architecture, self.device, stack)
         cluster = self.cluster.model_copy(update={"calibrated": None, "stack": stack.name})
         return self.model_copy(update={"cluster": cluster, "device": device, "stack": stack})
 

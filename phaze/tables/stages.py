@@ -221,7 +221,6 @@ class Solves(Table):
         "all_cores_s": real("latency of running every operator on all cores"),
         **{f"{part}_j": real(f"{part} energy of the schedule, on one slice") for part in ENERGIES},
         "hbm_bytes": real("HBM traffic of the schedule, per tensor-parallel rank"),
-        "reduced_bytes": real("bytes all-reduced per tensor-parallel rank; other collectives count half"),
     }
     rules = {"the bound is not above the objective": lambda f: f["bound_s"] <= f["objective_s"]}
 

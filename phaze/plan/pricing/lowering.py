@@ -93,24 +93,6 @@ class ModelTraining:
         return Routing(experts.count, experts.per_token, experts.groups, experts.top_groups)
 
 
-def lowered_plan(
-    training: ModelTraining,
-    cuts: Sequence[range],
-    layouts: Sequence[Layout],
-    machine: Machine,
-    recomputed: Sequence[int] | None = None,
-) -> Plan:
-    """Build a plan with the given layers and layout for each stage, starting with the embedding.
-
-    Cuts are from a table row or from any planner's plan: layouts may differ by stage in tp and dp.
-    `recomputed` gives the recomputed blocks of each stage; default: all.
-    """
-    lowering = Lowering(training, machine)
-    counts = [None] * len(cuts) if recomputed is None else [*recomputed]
-    stages = lowering.stages(zip(cuts, layouts, counts, strict=True))
-    return lowering.plan(stages, training.schedule)
-
-
 class LoweredLayers(NamedTuple):
     """Model lowered by a layout, with the costs of its layers."""
 
@@ -248,13 +230,22 @@ class Lowering:
         return LoweredLayers(workload, costs, stack)
 
     def placed(self, cuts: Sequence[range], layouts: Sequence[Layout]) -> Plan:
-        """Plan of a placement, from the layers and the layout of each stage, under the training's schedule.
+        """Plan of a placement, from the layers and the layout of each stage.
 
         The last stage stores all activations even if the others recompute: its backward pass follows at once.
         """
-        last = len(cuts) - 1
-        # None: as many blocks as the layout says, all of them.
-        counts = [0 if s == last and layout.recompute == "full" else None for s, layout in enumerate(layouts)]
+        recomputed = [None] * (len(cuts) - 1)
+        return self.plan_of(cuts, layouts, [*recomputed, 0 if layouts[-1].recompute == "full" else None])
+
+    def plan_of(
+        self, cuts: Sequence[range], layouts: Sequence[Layout], recomputed: Sequence[int | None] | None = None
+    ) -> Plan:
+        """Plan with the given layers and layout for each stage, under the training's schedule.
+
+        Cuts start with the embedding. Layouts may differ by stage in tp and dp. `recomputed` gives the number
+        of recomputed blocks of each stage, None or by default all.
+        """
+        counts = [None] * len(cuts) if recomputed is None else recomputed
         return self.plan(self.stages(zip(cuts, layouts, counts, strict=True)), self.training.schedule)
 
     def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:

@@ -13,7 +13,7 @@ from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.stages import StageCost
 from phaze.plan.plan import Machine, Plan
-from phaze.plan.pricing.lowering import ModelTraining, lowered_plan, padded_vocabulary
+from phaze.plan.pricing.lowering import Lowering, ModelTraining, padded_vocabulary
 from phaze.runtimes.layout_string import by_cost, cuts_of, equal_counts, equal_stages
 from phaze.runtimes.rules import ENDS, pairs_passes
 from phaze.spec.model import Model
@@ -238,4 +238,5 @@ def plan_of_run(run: Run, machine: Machine) -> Plan:
     machine = replace(machine, stack=run.stack_of(machine))
     run.check_overlap()
     layouts = [run.layout] * run.layout.stages
-    return lowered_plan(run.training_on(machine), run.cuts, layouts, machine, run.recomputed_blocks)
+    lowering = Lowering(run.training_on(machine), machine)
+    return lowering.plan_of(run.cuts, layouts, run.recomputed_blocks)

@@ -59,7 +59,8 @@ def priced(**changes: object) -> Price:
 def question() -> PlanQuestion:
     """Return the request of `phaze plan --architecture` on a cluster of one level with the same links."""
     rates = {"clock_hz": SCENARIO.clock_hz, "hbm_bandwidth_bytes_per_s": SCENARIO.hbm_bandwidth_bytes_per_s}
-    device = Device.parse({**NAMED.model_dump(), **rates, "hbm_gib": HBM_GIB}, "test")
+    clock = {"sustained_clock": load_stack("chip").sustained_clock}
+    device = Device.parse({**NAMED.model_dump(), **rates, **clock, "hbm_gib": HBM_GIB}, "test")
     levels = [{"devices": DEVICES, "bandwidth_bytes_per_s": NETWORK}]
     cluster = Cluster.parse({"device": "test", "levels": levels}, "test")
     task = TrainingTask(load_transformer("bert-large", "test"), LENGTH, BATCH, DEVICES)

@@ -13,7 +13,7 @@ from phaze.cost.network.network import Flat, Levels, Tier
 from phaze.layout import Layout
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine, Plan
-from phaze.plan.pricing.lowering import ModelTraining, lowered_plan
+from phaze.plan.pricing.lowering import Lowering, ModelTraining
 from phaze.plan.pricing.price import KERNELS, price
 from phaze.plan.pricing.runs import plan_of_run
 from phaze.spec.models import load_model_named
@@ -33,7 +33,7 @@ CUTS = {
 
 def planned(name: str, on: Machine) -> Plan:
     """Return the plan of a GPT with three blocks whose stages are given."""
-    return lowered_plan(changed(RUN, layers=3).training_on(on), *CUTS[name], on)
+    return Lowering(changed(RUN, layers=3).training_on(on), on).plan_of(*CUTS[name])
 
 
 @pytest.mark.parametrize("name", CUTS)
@@ -123,7 +123,7 @@ def test_cuts_are_lowered_with_all_of_a_layout(name: str) -> None:
 
     def found(**changes: object) -> pd.Series:
         layouts = [replace(layout, microbatch=1, **changes) for layout in plain_layouts]  # type: ignore[arg-type]
-        one = price(lowered_plan(training, cuts, layouts, machine()), machine())
+        one = price(Lowering(training, machine()).plan_of(cuts, layouts), machine())
         return pd.Series({"time_s": one.time_s, "peak": one.memory.peak_bytes, **one.shares})
 
     plain, shared, again = found(), found(zero=1), found(recompute="full")
@@ -135,7 +135,7 @@ def test_cuts_are_lowered_with_all_of_a_layout(name: str) -> None:
 def test_a_row_on_the_whole_machine_is_the_sum_of_its_cuts() -> None:
     """The row's own cuts, given explicitly, are its plan."""
     run = changed(RUN, pp=4, dp=2)
-    plan = lowered_plan(run.training_on(machine()), run.cuts, [run.layout] * 4, machine())
+    plan = Lowering(run.training_on(machine()), machine()).plan_of(run.cuts, [run.layout] * 4)
     assert plan == plan_of_run(run, machine())
     assert [stage.layout for stage in plan.stages] == [Layout(tp=2, pp=4, dp=2, microbatch=2)] * 4
 
@@ -146,7 +146,7 @@ def test_a_model_of_many_kinds_of_layer_is_priced_as_any_other() -> None:
     training = ModelTraining(load_model_named("swin-l"), 1, 16)
     workload = library_workload(training.model, 1, layout)
     cuts = [range(2), range(2, 6), range(6, 10), range(10, len(workload.order))]
-    found = price(lowered_plan(training, cuts, [layout] * 4, machine()), machine())
+    found = price(Lowering(training, machine()).plan_of(cuts, [layout] * 4), machine())
     stages = found.plan.stages
     assert sum(stage.weight_bytes for stage in stages) == 2 * workload.parameters()
     for before, after in pairwise(stages):

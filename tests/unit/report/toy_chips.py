@@ -213,7 +213,7 @@ def solves(point: Slicing, shard: str) -> pd.DataFrame:
                         "formulation": "sparse",
                         "operators": 10, "components": 1, "variables": 90, "constraints": 200,
                         "z_needed": layer == "block" and name.startswith("4-"), "all_cores_s": length * 1.1,
-                        **spent_j(point, name, layer, direction), "hbm_bytes": 0.0, "reduced_bytes": 0.0,
+                        **spent_j(point, name, layer, direction), "hbm_bytes": 0.0,
                     }
                 )  # fmt: skip
     return Solves.check(pd.DataFrame(rows))
