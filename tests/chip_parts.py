@@ -181,9 +181,9 @@ def ratios(
     chip: str, name: str, layouts: Sequence[Layout], stack: str = "chip"
 ) -> Iterator[tuple[Layout, dict[str, float]]]:
     """Yield each layout of a model, with the ratio of every part by the price to that by the study."""
-    studied, priced, model = chip_machine(chip), chip_machine(chip, stack), load_transformer(name, "parts")
+    priced, model = chip_machine(chip, stack), load_transformer(name, "parts")
     for layout in layouts:
-        yield layout, by_price(model, layout, priced).over(by_study(model, layout, studied))
+        yield layout, by_price(model, layout, priced).over(by_study(model, layout, priced))
 
 
 def product_errors(chip: str, clock: float | None = None) -> pd.Series:

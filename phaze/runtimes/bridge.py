@@ -34,6 +34,7 @@ WITHOUT: dict[str, tuple[Plain, tuple[str, ...]]] = {
     LAYOUT: (None, ("model.pipeline_model_parallel_layout",)),
     GROUP: (None, ("model.microbatch_group_size_per_vp_stage",)),
     "--expert-model-parallel-size": (1, ("model.expert_model_parallel_size",)),
+    "--moe-router-force-load-balancing": (False, ("model.moe_router_force_load_balancing",)),
     "--expert-tensor-parallel-size": (None, ("model.expert_tensor_parallel_size",)),
     "--use-distributed-optimizer": (
         False,
@@ -98,6 +99,8 @@ KEPT = ("--bf16", "--transformer-impl", "--attention-backend", "--no-rope-fusion
 """Flags that need no field, because Megatron-Bridge always behaves that way."""
 READ = {*WITHOUT, *PRECISION, *OVERLAP, SERIAL, *EXPERTS, DEEPEP, *KEPT, *MODEL_FLAGS, *UNTIMED_FLAGS}
 LORA = "LoRA"
+REPEATED = ("# Environment:", "# Expert load:")
+"""Comments of the flags that are written here as well."""
 
 
 def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool = False) -> Emitted:
@@ -123,7 +126,7 @@ def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool =
     title = f"Megatron-Bridge {VERSION}, {recipe.model.name} on {recipe.layout.devices} devices"
     header = [
         *comments(title, differences=differences, user_settings=user_settings),
-        *(line for line in megatron.files["megatron.txt"].splitlines() if line.startswith("# Environment:")),
+        *(line for line in megatron.files["megatron.txt"].splitlines() if line.startswith(REPEATED)),
     ]
     files = {"plan.py": "\n".join([*header, *_lines(recipe, flags)])}
     return Emitted(f"Megatron-Bridge {VERSION}", files, differences, tuple(user_settings))

@@ -22,7 +22,7 @@ EXPANDED = (
 )
 """Advice on scripts that only a shell can follow."""
 LOAD = re.compile(r"^# Expert load: (\S+)$", re.MULTILINE)
-"""Comment with the expert load that a plan was priced with, which no setting of a runtime has."""
+"""Comment with the expert load that a plan was priced with, for which `emit` writes no setting."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +46,26 @@ class Emitted:
         return notes
 
 
-def usual_load(model: Model) -> Load:
-    """Expert load of a run that no setting forces: natural routing; balanced for a model without experts."""
-    return NATURAL if model.experts else BALANCED
+def usual_load(model: Model, routed: Load = NATURAL) -> Load:
+    """Expert load of a run that no setting forces: `routed` by the runtime; balanced without experts."""
+    return routed if model.experts else BALANCED
 
 
-def load_comment(layout: Layout, model: Model) -> list[str]:
+def load_comment(layout: Layout, model: Model, routed: Load = NATURAL) -> list[str]:
     """Comment that says a layout's expert load, unless it is the usual one of the model.
 
     The runtimes' settings that force balanced routing are never written: they train on random choices.
     """
-    return [f"# Expert load: {layout.load}"] * (layout.load != usual_load(model))
+    return [f"# Expert load: {layout.load}"] * (layout.load != usual_load(model, routed))
 
 
-def read_load(text: str, model: Model, forced: Load | None) -> Load:
+def read_load(text: str, model: Model, forced: Load | None, routed: Load = NATURAL) -> Load:
     """Expert load of a run: `forced` by a setting, else that of the file's comment, else the usual one.
 
     Raises PhazeError if the comment is invalid.
     """
     loads = LOAD.findall(text)
-    return forced or (load_of(loads[-1]) if loads else usual_load(model))
+    return forced or (load_of(loads[-1]) if loads else usual_load(model, routed))
 
 
 def comments(

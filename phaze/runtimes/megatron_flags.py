@@ -45,6 +45,7 @@ from phaze.runtimes.megatron_layout import (
     written,
 )
 from phaze.runtimes.megatron_model import (
+    BIASES,
     FILES,
     HYBRID,
     MODEL_FLAGS,
@@ -71,7 +72,7 @@ from phaze.runtimes.rules import (
     refused_overlap,
 )
 from phaze.runtimes.settings import OtherSettings, settings_of
-from phaze.runtimes.untimed import UNTIMED_FLAGS, untimed_flags
+from phaze.runtimes.untimed import SCORES, UNTIMED_FLAGS, untimed_flags
 from phaze.spec.model import Model
 from phaze.spec.system import Stack
 
@@ -107,7 +108,8 @@ SIZES = frozenset(flag for field in FIELDS for flag in field.flags)
 """Flags of the layout and the batch."""
 NAMES: dict[str, str] = {
     **{f"model.{field}": flag for field, flag in MODEL_NAMES.items()},
-    **{field.field: field.name for field in FIELDS},
+    # A load that a flag forces is no plan's: it trains on random choices.
+    **{field.field: field.name for field in FIELDS if field.field != "load"},
 }
 """Flag that sets each recipe field."""
 
@@ -123,9 +125,12 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
     if recipe.model.lora:
         raise PhazeError("model.lora: Megatron-LM does not train LoRA adapters; emit for bridge")
     untimed, user_settings = untimed_flags(recipe.model)
+    of_model = [*model_flags(recipe.model, recipe.sequence, recipe.blocks), *untimed]
+    # Megatron-Core refuses biases of experts without sigmoid scores, which some configurations do not state.
+    if (BIASES,) in of_model and all(flag[0] != SCORES for flag in untimed):
+        of_model.append((SCORES, "sigmoid"))
     flags = [
-        *model_flags(recipe.model, recipe.sequence, recipe.blocks),
-        *untimed,
+        *of_model,
         *written(OF_BATCH, recipe),
         (IMPLEMENTATION, "transformer_engine"),
         *written(OF_LAYOUT, recipe),

@@ -21,7 +21,7 @@ import numpy as np
 
 from phaze.base.errors import PhazeError
 from phaze.base.printed import short
-from phaze.layout import BALANCED, Compute, Layout, Recompute, Zero
+from phaze.layout import BALANCED, Compute, Layout, Load, Recompute, Zero
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES as ORDERS
@@ -86,6 +86,8 @@ TOKENS, STEP_TOKENS, CONTEXT = (
     for name in ("num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step", "max_context_length")
 )
 MICROBATCHES = "parallelism.num_pp_microbatches"
+ROUTED: Load = "max_vio_0.04"
+"""Expert load of a run: torchtitan balances experts by biases, as its stacks say."""
 IN_TOKENS: Settings = {TOKENS: 16384, STEP_TOKENS: -1, CONTEXT: 2048, MICROBATCHES: 1}
 """Settings of the batch since August 2026, in tokens, with torchtitan's defaults."""
 EXPERT_TP, FORCED = "parallelism.expert_tensor_parallel_degree", "debug.moe_force_load_balance"
@@ -248,7 +250,7 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
     file_settings, other = _read_settings(text), settings_of("torchtitan")
     settings = {**DEFAULTS, **_in_samples(file_settings)}
     forced = BALANCED if settings[FORCED] in (True, "True", "true") else None
-    replica = Layout(**read_fields(FIELDS, settings), load=read_load(text, model, forced))
+    replica = Layout(**read_fields(FIELDS, settings), load=read_load(text, model, forced, ROUTED))
     copies, shards = _copies(settings, devices, replica)
     blocks = _blocks(settings, model.layers, replica.pp) if replica.pp > 1 else (model.layers + model.mtp,)
     local = integer(settings, LOCAL)
@@ -401,7 +403,7 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     plan.
     """
     recipe.check(TORCHTITAN)
-    lines = [*load_comment(recipe.layout, recipe.model), *_lines(recipe, stack or Stack())]
+    lines = [*load_comment(recipe.layout, recipe.model, ROUTED), *_lines(recipe, stack or Stack())]
     text = "\n".join(lines)
     model = recipe.model.model_copy(update={"lora": None})
     # The changes are read back: this finds whatever they cannot express, without a list of cases.

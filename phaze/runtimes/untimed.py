@@ -33,12 +33,14 @@ LLAMA3: Fields = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_pos
 """Parameters that `--use-rope-scaling` fixes, in addition to its factor."""
 ROTARY_PARTS = ("rope_theta", "partial_rotary_factor")
 """Fields that newer configurations store in `rope_parameters`."""
+SCORES = "--moe-router-score-function"
+"""Flag of the function that turns router outputs into scores."""
 UNTIMED_FLAGS = frozenset(
     (
         *NUMBERS.values(), *BASE, "--rotary-interleaved", "--use-rope-scaling", "--rope-scaling-factor",
         "--rotary-scaling-factor", "--mscale", "--mscale-all-dim", "--rope-type",
         "--rotary-seq-len-interpolation-factor", "--moe-router-topk-scaling-factor",
-        "--moe-router-score-function", "--moe-router-pre-softmax",
+        SCORES, "--moe-router-pre-softmax",
     )
 )  # fmt: skip
 """Flags that may be written for fields that do not affect time; none changes the price."""
@@ -145,7 +147,7 @@ def _normalised(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
 
 
 def _method(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
-    """No flag for a top-k method that the model's experts say; expert groups and balancing have flags."""
+    """No flag for a top-k method that `experts.balancing` expresses; expert groups have flags."""
     # noaux_tc balances experts by a bias of the router instead of a loss (DeepSeek-V3).
     biased = model.experts is not None and model.experts.balancing == "biases"
     return [] if value in ("greedy", "group_limited_greedy", *["noaux_tc"] * biased) else None
@@ -160,13 +162,13 @@ _FIELD_FLAGS: Mapping[str, Callable[[Plain, Fields, Model], list[Flag] | None]] 
     ),
     "rope_scaling": _rotary_scaling,
     "rope_interleave": _interleaved,
-    "scoring_func": lambda value, *_: (
-        [("--moe-router-score-function", value)] if value in ("softmax", "sigmoid") else None
-    ),
+    "scoring_func": lambda value, *_: [(SCORES, value)] if value in ("softmax", "sigmoid") else None,
     "routed_scaling_factor": _score_factor,
     "norm_topk_prob": _normalised,
     "topk_method": _method,
-    "use_routing_bias": lambda *_: [],
+    "use_routing_bias": lambda value, _, model: (
+        [] if bool(value) == (model.experts is not None and model.experts.balancing == "biases") else None
+    ),
     "seq_aux": lambda value, *_: [("--moe-router-load-balancing-type", "seq_aux_loss")] if value else [],
     # These follow from the model's dimensions or are Megatron-LM's defaults.
     "hidden_dropout": lambda *_: [],

@@ -163,7 +163,7 @@ def completed(architecture: Architecture, system: System | Device) -> Architectu
     """Architecture with the clock and the HBM of a system or device where it has none."""
     names = ("clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib")
     return architecture.model_copy(
-        update={name: getattr(architecture, name) or getattr(system, name) for name in names}
+        update={name: getattr(architecture, name) or getattr(system, name, None) for name in names}
     )
 
 
@@ -196,7 +196,7 @@ class Stack(Noun):
     of accelerators; null: kernels, each on all cores."""
     sustained_clock: Part = 1.0
     """Share of the clock that the cores of an architecture sustain under a static schedule. Needs
-    `scheduled`; devices have their own share."""
+    `scheduled`. A device file that is planned as an architecture has this share as well."""
     launch_s: Size = 0.0
     """Kernel launch overhead of the host in seconds; a pass takes at least this for each of its kernels."""
     elementwise: Positive = 1.0
@@ -332,7 +332,7 @@ class Stack(Noun):
         return fields
 
     @model_validator(mode="after")
-    def _schedules_with_a_clock(self) -> Self:
+    def _clock_needs_schedule(self) -> Self:
         if self.sustained_clock < 1 and not self.scheduled:
             raise ValueError(
                 "sustained_clock: needs scheduled: true; kernels run at that of the device's file"

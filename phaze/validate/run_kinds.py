@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from phaze.layout import NATURAL, Layout
+from phaze.layout import Layout, law_of_load
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.model import Model
@@ -97,10 +97,10 @@ def team_of(stack: str) -> str:
 
 
 def routing_of(layout: Layout) -> str:
-    """Routing of experts: `natural`; `balanced` for any given load; `no` if no rank waits for another's."""
+    """Routing of experts: `natural` by any law, `balanced` for a factor, `no` without expert parallelism."""
     if layout.ep == 1:
         return "no"
-    return "natural" if layout.load == NATURAL else "balanced"
+    return "natural" if law_of_load(layout.load)[0] else "balanced"
 
 
 def _chip(device: str) -> str:

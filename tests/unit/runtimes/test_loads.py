@@ -9,12 +9,15 @@ from phaze.runtimes.deepspeed_config import emit_deepspeed, read_deepspeed
 from phaze.runtimes.megatron_flags import emit_megatron, read_megatron
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.torchtitan_config import emit_torchtitan, read_torchtitan
+from phaze.spec.files import FOLDER
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
+from phaze.spec.systems import load_stack
 from tests.laws.forms import script_options
 from tests.unit.runtimes.recipes import of_model
 
 EXPERTS = load_transformer("qwen3-30b-a3b", "model")
+USUAL = {"megatron": "natural", "torchtitan": "max_vio_0.04"}
 FORCED = {
     "megatron": "--moe-router-force-load-balancing",
     "torchtitan": "config.debug.moe_force_load_balance = True",
@@ -38,12 +41,22 @@ def emitted_text(runtime: str, recipe: Recipe) -> str:
 
 
 @pytest.mark.parametrize("runtime", ["megatron", "torchtitan"])
-@pytest.mark.parametrize("load", ["natural", "balanced", "1.5", "max_vio_0.72"])
+@pytest.mark.parametrize("load", ["natural", "balanced", "1.5", "max_vio_0.72", "max_vio_0.04"])
 def test_the_load_of_a_plan_is_read_back_and_never_forced(runtime: str, load: Load) -> None:
     text = emitted_text(runtime, with_load(load))
     assert read_text(runtime, text).load == load
     assert FORCED[runtime] not in text
-    assert ("Expert load" in text) == (load != "natural")
+    assert ("Expert load" in text) == (load != USUAL[runtime])
+
+
+@pytest.mark.parametrize(
+    ("runtime", "stacks"), [("megatron", "megatron-core"), ("torchtitan", "torchtitan*")]
+)
+def test_the_load_that_is_not_written_is_that_of_plans(runtime: str, stacks: str) -> None:
+    paths = sorted((FOLDER / "stacks").glob(f"{stacks}.yaml"))
+    assert paths
+    for path in paths:
+        assert load_stack(path.stem).load.expected == USUAL[runtime]
 
 
 @pytest.mark.parametrize("load", ["natural", "balanced", "1.5"])
@@ -67,7 +80,9 @@ def test_a_runtime_that_forces_balanced_experts_is_read_so(runtime: str) -> None
 def test_earlier_settings_of_torchtitan_force_balance_as_well() -> None:
     flags = "--training.seq_len 2048 --training.debug_moe_force_load_balance"
     assert read_torchtitan(flags, EXPERTS, 1)[0].layout.load == "balanced"
-    assert read_torchtitan(flags.partition(" --training.d")[0], EXPERTS, 1)[0].layout.load == "natural"
+    assert (
+        read_torchtitan(flags.partition(" --training.d")[0], EXPERTS, 1)[0].layout.load == USUAL["torchtitan"]
+    )
 
 
 def test_models_without_experts_are_balanced() -> None:
