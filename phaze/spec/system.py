@@ -33,6 +33,7 @@ from phaze.spec.values import (
     Result,
     Size,
     Whole,
+    as_number,
 )
 
 Captured = Literal["attn", "mlp", "mamba", "moe_router", "moe_preprocess", "moe", "full"]
@@ -448,14 +449,15 @@ def _with_share(number: int, level: object, inside: object) -> object:
         return level
     if not isinstance(inside, Mapping):
         raise ValueError(f"levels.{number}.nics_per_node: needs an inner level, whose groups are the nodes")
-    cards, nic_bytes_per_s = level.get("nics_per_node"), level.get("nic_bytes_per_s")
-    figures = (cards, nic_bytes_per_s, inside.get("devices"))
-    if cards is None or nic_bytes_per_s is None:
+    given = (level.get("nics_per_node"), level.get("nic_bytes_per_s"), inside.get("devices"))
+    if None in given[:2]:
         raise ValueError(f"levels.{number}: nics_per_node and nic_bytes_per_s must be given together")
     # Other values are refused by the fields themselves, with a better message.
-    if not all(isinstance(figure, int | float) and figure > 0 for figure in figures):
+    figures = [figure for figure in map(as_number, given) if isinstance(figure, int | float) and figure > 0]
+    if len(figures) < len(given):
         return level
-    share, stated = cards * nic_bytes_per_s / inside["devices"], level.get("bandwidth_bytes_per_s")
+    cards, nic_bytes_per_s, devices = figures
+    share, stated = cards * nic_bytes_per_s / devices, as_number(level.get("bandwidth_bytes_per_s"))
     if stated not in (None, share):
         raise ValueError(
             f"levels.{number}.bandwidth_bytes_per_s: must not be given together with "

@@ -19,14 +19,14 @@ LEAST_SIZE, MOST_SIZE = 1e-30, 1e30
 """Range of bytes and seconds in which sums and quotients neither overflow nor vanish."""
 
 
-def _number(value: object) -> object:
+def as_number(value: object) -> object:
     """Convert a string such as 1e12 (a string in YAML 1.1) to a number; return other values unchanged."""
     return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
 def _whole(value: object) -> object:
     """Convert integral values (8.0, or a string such as 1e3) to int; return other values unchanged."""
-    value = _number(value)
+    value = as_number(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -76,7 +76,7 @@ def read_by(read: Callable[[str], T]) -> AfterValidator:
 
 Once = AfterValidator(_once)
 """Validator of a list without duplicates."""
-WHOLE, NUMBER = BeforeValidator(_whole), BeforeValidator(_number)
+WHOLE, NUMBER = BeforeValidator(_whole), BeforeValidator(as_number)
 """Validators of numbers; they must follow all constraints so that the reference pages list these."""
 Flag = Annotated[bool, Field(strict=True)]
 Whole = Annotated[int, Field(strict=True), WHOLE]

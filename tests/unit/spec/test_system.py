@@ -11,6 +11,7 @@ import yaml
 from phaze.base.errors import PhazeError
 from phaze.plan.machines import load_machine
 from phaze.spec.files import FOLDER
+from phaze.spec.system import Cluster
 from phaze.spec.systems import (
     load_cluster,
     load_device,
@@ -48,6 +49,14 @@ def test_a_system_with_levels_is_a_flat_one_for_the_planners_only_with_the_bandw
     assert flat.hbm_bandwidth_bytes_per_s == device.hbm_bandwidth_bytes_per_s
     with pytest.raises(PhazeError, match=r"levels with 3e\+11, 2\.5e\+10 bytes/s.*--flat-bandwidth"):
         load_system("a100-selene")
+
+
+def test_shares_of_network_cards_are_those_of_numbers_also_in_text() -> None:
+    """YAML 1.1 takes 50e9 as text."""
+    inner = {"devices": 8, "bandwidth_bytes_per_s": "450e9"}
+    for cards in (CARDS, {"nics_per_node": 4, "nic_bytes_per_s": "40e9"}):
+        cluster = Cluster.parse({"device": "h100-80gb", "levels": [inner, {"devices": 256, **cards}]}, "test")
+        assert cluster.levels[1].bandwidth_bytes_per_s == 4 * 40e9 / 8
 
 
 def test_a_system_of_one_level_is_a_flat_one() -> None:
