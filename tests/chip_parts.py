@@ -224,14 +224,16 @@ def attention_errors(chip: str) -> pd.Series:
 
 
 def print_measured() -> None:
-    """Print number of rows, median and 90th percentile of the errors of every measured chip."""
+    """Print rows, median and 90th percentile of the absolute errors, and the median error, by chip."""
     for chip in MEASURED:
         full, attention = product_errors(chip, 1.0), attention_errors(chip)
         cases = {"product, full clock": full, "product": product_errors(chip), "attention": attention}
         cases |= {str(kernel): errors for kernel, errors in attention.groupby(level=0)}
         for name, errors in cases.items():
             median, most = np.quantile(np.abs(errors), (0.5, 0.9))
-            sys.stdout.write(f"{chip:10} {name:32} {len(errors):4} {median:6.1%} {most:6.1%}\n")
+            sys.stdout.write(
+                f"{chip:10} {name:32} {len(errors):4} {median:6.1%} {most:6.1%} {np.median(errors):+6.1%}\n"
+            )
 
 
 def main() -> None:
