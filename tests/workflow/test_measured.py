@@ -53,9 +53,9 @@ def test_the_page_of_all_sources_has_the_figures_of_the_other_pages(
     assert "FAILED" not in text
     readme, accuracy = ((project_root / name).read_text() for name in ("README.md", "config/accuracy.md"))
     tables = {name: TABLES[name].load(folder.path / f"results/{name}.parquet") for name in MEASURED_TABLES}
-    sheet = build_measured_report(
-        MeasuredInputs(MeasuredStudy(sources=tuple(sources)), **tables)
-    ).answer.sheet
+    report = build_measured_report(MeasuredInputs(MeasuredStudy(sources=tuple(sources)), **tables))
+    assert not report.failures
+    sheet = report.answer.sheet
     rows = {row[0]: dict(zip(sheet.header, row, strict=True)) for row in sheet.rows}
     together = rows.pop("all")
     shown = ("mean error", "bias", "worst", "within 15 %")
