@@ -72,6 +72,16 @@ def batch(samples):
     return (torch.randn(samples, 3, 16, 16, dtype=torch.float64),), torch.randint(0, 10, (samples,))
 """
 
+WIDE_RESNET = (
+    RESNET.replace(
+        "Block(8, 8, 1), Block(8, 16, 2), Block(16, 16, 1)",
+        "Block(32, 32, 1), Block(32, 64, 2), Block(64, 64, 1)",
+    )
+    .replace("(3, 8, 3), nn.BatchNorm2d(8)", "(3, 32, 3), nn.BatchNorm2d(32)")
+    .replace("Linear(16", "Linear(64")
+)
+"""The same network of 32 and 64 channels."""
+
 ENCODER_DECODER = """
 import torch
 from torch import nn
