@@ -42,9 +42,17 @@ RELEASE = re.compile(r"\d\d\.\d\d(\.\d\d)?")
 """Pattern of a release in a text such as `26.04.01 NeMo Container`."""
 TOKENS = ("deepep", "hybridep", "ncclep")
 """Dispatchers that send a token once to each rank, however many of its experts are there."""
-ROUTER_KERNELS = (31, 17)
-"""Number of router and dispatch kernels with moe_router_fusion: for all-to-all, for the dispatchers above
-(Megatron-LM, Optimizing DeepSeek-V3 Training Performance on GB200, Sections 2.1.4 and 2.2.1)."""
+ROUTER_KERNELS = ((31, 14), (17, 17))
+"""Numbers of router and dispatch kernels with moe_router_fusion, forward and backward.
+
+The first pair is for all-to-all, the second for the dispatchers above. Forward: Megatron-LM, Optimizing
+DeepSeek-V3 Training Performance on GB200, Sections 2.1.4 and 2.2.1. Backward, counted from
+megatron/core/transformer/moe: two products, four casts around them, one sum into the weight's gradient;
+gradients of top-k, of the scores for the auxiliary loss and of the loss, two kernels that scale it
+(`MoEAuxLossAutoScaler`), one sum of both gradients of the logits; the exchange of the gradients of
+probabilities or, for the dispatchers above, a cast, the gradient of their multi-hot form, and a scatter
+into zeros.
+"""
 FP8_ATTENTION = "{}-fp8"
 """Name of an attention kernel with FP8 operands, given the name of its generation."""
 UNUSED_COLUMNS = ("capacity", "graphs", "moments", "nccl_ub", "agrees")

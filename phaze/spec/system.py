@@ -297,8 +297,8 @@ class Stack(Noun):
     permuted: Positive = 1.0
     """Time of the kernels that copy tokens to rows of experts and sum them back, relative to passes at the
     HBM rate of kernels around experts (`passes` of the device's `experts`, bf16)."""
-    router_kernels: PositiveInt = 3
-    """Number of forward kernels that choose the experts of a token and prepare its dispatch."""
+    router_kernels: tuple[PositiveInt, ...] = Field(default=(3, 4), min_length=2, max_length=2)
+    """Numbers of kernels that choose experts of a token and prepare its dispatch, forward and backward."""
     expert_bias_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
     """Bytes moved per element to add the biases of experts' last GEMMs expert by expert, in the forward
     and in the backward pass; 0: part of another kernel."""

@@ -39,13 +39,14 @@ from phaze.plan.layers.activations import (
     multiplies_weights,
 )
 from phaze.plan.layers.captured import launched
-from phaze.plan.layers.experts import experts_of, host_s, run_alone, waits_for_host
+from phaze.plan.layers.experts import experts_of, host_s, launches_each, run_alone
 from phaze.plan.layers.kernels import (
     NO_ATTENTION,
     STEPS,
     FusedPass,
     fused_attention,
     in_steps_of,
+    is_backward,
     more_launches,
     moves_of,
     recomputed_in_scans,
@@ -393,8 +394,8 @@ def _seconds(
 
     `attention` is the fused attention among them. Every kernel has a launch overhead; the host runs ahead of
     the device, so only the longer of the two counts. If it launches experts one by one, it reads back their
-    token counts and no longer runs ahead: every kernel then takes at least its launch overhead. Kernels in
-    CUDA graphs need no host.
+    token counts in the forward pass and no longer runs ahead: every kernel then takes at least its launch
+    overhead. The backward pass knows these counts. Kernels in CUDA graphs need no host.
     """
     if isinstance(clocked.times, LayerSchedules):
         return _scheduled_s(operators, clocked, clocked.times)
@@ -405,8 +406,9 @@ def _seconds(
     total, weight_s = attention.seconds.copy(), 0.0
     # Attention enters the time of products that tensor-parallel exchanges overlap with.
     products_s = attention.seconds.copy()
-    in_steps, waits_s = in_steps_of(operators, stack), np.zeros(len(kernels))
-    waits = waits_for_host(operators, stack)
+    in_steps, started_s, waits_s = in_steps_of(operators, stack), np.zeros(len(kernels)), 0.0
+    by_expert = launches_each(operators, stack)
+    waits = by_expert and not is_backward(operators[0])
     if kernels:
         words: list[Compute] = [
             clocked.layout.compute if multiplies_weights(operator) else "bf16"
@@ -420,13 +422,15 @@ def _seconds(
             lanes_s = [scan_products_s(operator, k, device) for operator, ks in owned for k in ks]
             # The lanes bound a product of a scan if nothing else takes longer.
             kernels_s[:, VECTOR] += np.maximum(lanes_s - kernels_s[:, :START].sum(axis=1), 0.0)
-        if waits:
-            started_s = host_s(operators, words, stack, device_of(clocked.machine))
-            waits_s = np.maximum(started_s - kernels_s.sum(axis=1), 0.0)
         total += kernels_s.sum(axis=0)
         products = [kernel[0].kind == "matmul" for kernel in kernels]
         products_s[:START] += kernels_s[products, :START].sum(axis=0)
-        products_s[HOST] += waits_s[products].sum()
+        if by_expert:
+            started_s = host_s(operators, words, stack, device_of(clocked.machine))
+        if waits:
+            late_s = np.maximum(started_s - kernels_s.sum(axis=1), 0.0)
+            waits_s = late_s.sum()
+            products_s[HOST] += late_s[products].sum()
         weight_s = float(kernels_s[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
     sent = [part for operator in operators for part in operator.parts if part.axis]
     casts = _cast(operators, clocked.layout)
@@ -436,12 +440,18 @@ def _seconds(
     total[HBM] += moved / clocked.machine.hbm_bytes_per_s + extra_s
     by_axis = clocked.by_axis(sent)
     total[NETWORK] += exposed_s(by_axis, clocked.layout, clocked.machine, products_s, attention.seconds)
+    launching = _launching(operators, stack)
     if waits:
-        total[HOST] = waits_s.sum() + max(extra.launches * stack.launch_s - extra_s, 0.0)
+        # Collectives and attention take longer than the host takes to launch them.
+        small = extra.launches + more_launches(launching, clocked.layout.tp, stack)
+        total[HOST] = waits_s + max(small * stack.launch_s - extra_s, 0.0)
     else:
-        launches = extra.launches + _launches(operators, clocked, attention) + (STEPS - 1) * in_steps
+        others = extra.launches + _other_launches(launching, clocked, attention) + (STEPS - 1) * in_steps
+        if not by_expert:
+            others += sum(len(kernels_of(operator)) for operator in launching)
+            others += len(_cast(launching, clocked.layout))
         # The host runs ahead: only what it needs beyond the device's time is exposed.
-        total[HOST] = max(launches * stack.launch_s - total.sum(), 0.0)
+        total[HOST] = max(started_s.sum() + others * stack.launch_s - total.sum(), 0.0)
     return total, weight_s
 
 
@@ -466,16 +476,16 @@ def _scheduled_s(
     return total, schedules.weight_s(operators, clocked.layout)
 
 
-def _launches(operators: Sequence[Operator], clocked: Clocked, attention: FusedPass) -> int:
-    """Number of kernels of consecutive operators that the host launches, collectives and casts included.
-
-    Scores without a fused kernel count as one.
-    """
-    stack = clocked.machine.stack
+def _launching(operators: Sequence[Operator], stack: Stack) -> list[Operator]:
+    """Operators whose kernels no CUDA graph captures."""
     by_host = launched(operators, stack.cuda_graphs)
-    launching = [operator for operator, by in zip(operators, by_host, strict=True) if by]
-    count = sum(len(kernels_of(operator)) for operator in launching) + len(_cast(launching, clocked.layout))
-    count += sum(bool(part.axis) for operator in launching for part in operator.parts)
+    return [operator for operator, by in zip(operators, by_host, strict=True) if by]
+
+
+def _other_launches(launching: Sequence[Operator], clocked: Clocked, attention: FusedPass) -> int:
+    """Number of collectives, fused attention kernels and extra kernels that the host launches."""
+    stack = clocked.machine.stack
+    count = sum(bool(part.axis) for operator in launching for part in operator.parts)
     count += more_launches(launching, clocked.layout.tp, stack)
     fused = 0 if {"attn", "full"} & {*stack.cuda_graphs} else attention.launches
     return count + fused

@@ -74,8 +74,8 @@ def row_traffic(operator: Operator, stack: Stack, device: Device) -> float:
     return permuted * max(device.sustained_hbm / speed.passes, 1.0)
 
 
-def waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:
-    """True if the host launches experts one by one, and so cannot run ahead of the device."""
+def launches_each(operators: Sequence[Operator], stack: Stack) -> bool:
+    """True if the host launches the GEMMs of experts among the operators one by one."""
     alone = stack.experts == "each" and "full" not in stack.cuda_graphs
     return alone and any("moe" in operator.regions for operator in operators)
 

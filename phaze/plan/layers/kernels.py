@@ -23,7 +23,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes
+from phaze.cost.kernels import KERNEL_LIMITS, Kernel, KernelTimes, kernels_of
 from phaze.cost.memory import HALF
 from phaze.layout import Compute, Layout
 from phaze.plan.layers.activations import SCAN
@@ -365,7 +365,7 @@ def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Un
     scaled = [operator for operator in operators if any(_has(operator, name) for name in ROTARY)]
     if not scaled or not stack.rotary_bytes[0]:
         return extra
-    backward = _is_backward(scaled[0])
+    backward = is_backward(scaled[0])
     elements = sum(max(part.elements for part in operator.parts) for operator in scaled)
     captured = bool({"attn", "full"} & {*stack.cuda_graphs})
     launches = 0 if captured else ROTARY_KERNELS[backward] * len(scaled)
@@ -392,7 +392,7 @@ def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -
     for operator in operators:
         if not {BIAS, CLAMP} & primitives_of(operator.name):
             continue
-        backward = _is_backward(operator)
+        backward = is_backward(operator)
         elements = max((part.elements for part in operator.parts), default=0)
         if _has(operator, BIAS) and stack.expert_bias_bytes[0]:
             nbytes += elements * stack.expert_bias_bytes[backward]
@@ -402,7 +402,7 @@ def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -
             launches += CLAMP_KERNELS
     if compute != "bf16" and stack.dispatch == "rows" and stack.padding_bytes:
         rows = sum(
-            part.batch * part.m * (part.k if _is_backward(product) else part.n) for product, part in last
+            part.batch * part.m * (part.k if is_backward(product) else part.n) for product, part in last
         )
         nbytes += rows * PADDING_KERNELS * stack.padding_bytes
         launches += PADDING_KERNELS * len(last)
@@ -411,15 +411,15 @@ def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -
 
 def _router_kernels(operators: Sequence[Operator], stack: Stack) -> int:
     """Number of router and dispatch kernels in addition to the operators; 0 if a CUDA graph captures them."""
-    if {"moe_router", "full"} & {*stack.cuda_graphs} or not any(
-        operator.name == "router" for operator in operators
-    ):
+    routing = [operator for operator in operators if operator.name.startswith("router")]
+    if {"moe_router", "full"} & {*stack.cuda_graphs} or not routing:
         return 0
-    router_operators = sum(operator.name.startswith("router") for operator in operators)
-    return max(stack.router_kernels - router_operators, 0)
+    kernels = sum(len(kernels_of(operator)) for operator in routing)
+    return max(stack.router_kernels[is_backward(routing[0])] - kernels, 0)
 
 
-def _is_backward(operator: Operator) -> bool:
+def is_backward(operator: Operator) -> bool:
+    """True if an operator belongs to the backward pass."""
     return operator.name.endswith(".backward")
 
 

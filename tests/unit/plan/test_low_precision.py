@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.cost.experts import expert_speed
 from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import COMPUTES, OPERAND_BYTES, Layout
 from phaze.plan.layers.activations import multiplies_weights
 from phaze.plan.layers.costs import kernel_times, layer_costs
-from phaze.plan.machines import load_machine
+from phaze.plan.machines import device_of, load_machine
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
 from phaze.workload.models import library_workload
@@ -71,7 +72,10 @@ def test_a_key_says_the_precision() -> None:
 
 
 def test_experts_that_are_started_one_by_one_keep_the_host_busy() -> None:
-    """Then a pass waits for the host; otherwise only if all kernels are shorter than their launches."""
+    """Then a forward pass waits for the host, which reads back the tokens of each expert.
+
+    A backward pass knows them: it waits only if all kernels together are shorter than their launches.
+    """
     machine = load_machine("h100", stack="megatron-bridge", devices=16)
     model = load_transformer("qwen3-30b-a3b", "test")
     workload = library_workload(model, 4096, Layout(ep=16, dp=16))
@@ -79,14 +83,26 @@ def test_experts_that_are_started_one_by_one_keep_the_host_busy() -> None:
     assert machine.device is not None
     same = {"experts": {"each": machine.device.experts["each"], "grouped": machine.device.experts["each"]}}
     machine = replace(machine, device=machine.device.model_copy(update=same))
-    for experts in ("grouped", "each"):
-        stack = machine.stack.model_copy(update={"experts": experts})
+    cases = [
+        ("grouped", machine.stack.launch_s),
+        ("each", machine.stack.launch_s),
+        ("grouped", 1.0),
+        ("each", 1.0),
+    ]
+    for experts, launch_s in cases:
+        stack = machine.stack.model_copy(update={"experts": experts, "launch_s": launch_s})
         block = layer_costs(workload, replace(machine, stack=stack), flash=True)["block"]
-        times[experts] = np.stack([block.forward_s, block.backward_s])
+        times[experts, launch_s] = np.stack([block.forward_s, block.backward_s])
     host = KERNEL_LIMITS.index("host")
-    assert (times["grouped"][:, host] == 0.0).all()
-    assert (times["each"][:, host] > 0.0).all()
-    assert np.delete(times["each"], host, 1) == pytest.approx(np.delete(times["grouped"], host, 1))
+    grouped, each, slow, slowest = (times[case] for case in cases)
+    assert (grouped[:, host] == 0.0).all()
+    assert each[0, host] > 0.0
+    assert each[1, host] == 0.0
+    assert np.delete(each, host, 1) == pytest.approx(np.delete(grouped, host, 1))
+    # Three products of 8 local experts with two gradients each: every expert adds its launch in the loop.
+    speed = expert_speed(device_of(machine), "each", "bf16")
+    assert speed is not None
+    assert slowest[1].sum() - slow[1].sum() == pytest.approx(3 * 2 * 8 * speed.expert_s, rel=1e-6)
 
 
 def test_a_fused_activation_of_experts_takes_no_time_of_its_own() -> None:
