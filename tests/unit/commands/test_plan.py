@@ -15,12 +15,19 @@ from typer.testing import Result
 from phaze.base.units import digits
 from phaze.commands.options import money
 from phaze.plan.answer.ranked_table import ranked_table
-from phaze.plan.answer.words import explained, fewest_in_words, in_words, sizes_table, why_first
+from phaze.plan.answer.words import (
+    explained,
+    fewest_in_words,
+    in_words,
+    sizes_in_words,
+    sizes_table,
+    why_first,
+)
 from phaze.runtimes.layout_string import blocks_of
 from phaze.spec.documents import read_as, text_of
 from phaze.spec.mapping import StoredMapping
 from phaze.spec.systems import load_cluster
-from phaze.spec.training_plan import TIE, FewestNodes, TrainingPlan
+from phaze.spec.training_plan import TIE, FewestNodes, NearRun, TrainingPlan
 from tests.commands import assert_refused, invoke, invoke_json
 
 QUICK = ("--tries", "2000", "--steps", "500")
@@ -295,8 +302,42 @@ def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
     options = ("--system", "h100", "--devices", "8,16", "--global-batch", "16", "--fix", "pp=1,cp=1")
     lines = invoke("plan", model, *options, "--tokens", "1e9").stdout.splitlines()
     words = [line.split()[0] for line in lines]
-    assert [word for word in words if word[0] != "("] == ["devices", "8", "16", "The", "Defaults"]
+    assert (words[:4], words[-1]) == (["devices", "8", "16", "The"], "Defaults")
+    # So small a model is like nothing measured: the reason stands for every size.
+    assert [line.partition(": ")[0] for line in lines if "No 80 % interval" in line] == [
+        "8 devices",
+        "16 devices",
+    ]
     assert_refused("-o accepts one number of devices", "plan", model, *options, "-o", tmp_path / "plan.json")
+
+
+def test_several_sizes_name_plans_that_surely_fit_and_why_an_interval_is_wide(
+    planned: tuple[Result, Path],
+) -> None:
+    plan = read_as(TrainingPlan, planned[1])
+    near = NearRun(source="vendor", label="row 3", distance=1.0, error=0.09, differs=("stack torchtitan",))
+    narrow = plan.model_copy(
+        update={"time_s_low": 0.96 * plan.time_s, "time_s_high": 1.05 * plan.time_s, "uncalibrated": None}
+    )
+    wide = narrow.model_copy(
+        update={
+            "question": plan.question.model_copy(update={"devices": 16}),
+            "time_s_high": 1.2 * plan.time_s,
+            "evidence": (near,),
+            "may_fit": "Plan 1 may fit: needs 70 to 90 GiB. The first that surely fits: plan 4, dp 16.",
+        }
+    )
+    text = " ".join(sizes_in_words([narrow, wide]).split())
+    assert "8 devices -4.0 % to +5.0 %, 16 devices -4.0 % to +20.0 %." in text
+    assert (
+        "16 devices have the widest one: the nearest measured run is vendor row 3 (stack torchtitan)" in text
+    )
+    assert (
+        "On 16 devices the plan may fit: needs 70 to 90 GiB. The first that surely fits: plan 4, dp 16."
+        in text
+    )
+    assert "8 devices have" not in text.replace("16 devices have", "")
+    assert "widest" not in sizes_in_words([narrow])
 
 
 def test_the_cheapest_and_the_fastest_in_time_are_named(model: str) -> None:
