@@ -14,6 +14,8 @@ from typer.testing import Result
 
 from phaze.base.units import digits
 from phaze.commands.options import money
+from phaze.commands.plan import prepared
+from phaze.commands.plan_options import PlanOptions
 from phaze.plan.answer.ranked_table import ranked_table
 from phaze.plan.answer.words import (
     explained,
@@ -142,6 +144,24 @@ def test_what_is_explained_loses_time_or_has_a_reason(model: str, planned: tuple
     assert re.match(rf"tp=2: prudent {prudent_s:.4g} s \(.*\), expected {expected_s:.4g} s, with tp 2", said)
     refused = invoke(f"plan {model} {H100} --explain tp=8").stdout
     assert "tp=8: megatron: heads 4 must be a multiple of tp, got 8" in refused
+
+
+def test_an_explanation_after_an_early_end_does_not_contradict_the_table(
+    planned: tuple[Result, Path],
+) -> None:
+    plan = read_as(TrainingPlan, planned[1])
+    assert plan.explained is not None
+    assert plan.explained.best is not None
+    limit = "its time limit of 1 s was reached"
+    early = plan.model_copy(update={"certificate": plan.certificate.model_copy(update={"stopped": limit})})
+    assert len([*explained(plan.explained, plan)]) == 1
+    assert [*explained(plan.explained, early)][-1].startswith(
+        "tp=2: a faster plan with these fields may exist"
+    )
+    faster_s = 0.9 * plan.by("prudent")
+    faster = plan.explained.best.model_copy(update={"prudent_s": faster_s, "time_s": faster_s})
+    better = plan.explained.model_copy(update={"best": faster})
+    assert [*explained(better, early)][-1].startswith("tp=2: faster than plan 1, whose search ended early")
 
 
 def test_a_file_is_replayed_to_the_same_time(planned: tuple[Result, Path], tmp_path: Path) -> None:
@@ -484,3 +504,17 @@ def test_few_words_are_a_question() -> None:
     defaults = "Defaults used: --sequence 1024, --global-batch 4096 (4 Mi tokens), --precision bf16"
     assert defaults in found.stdout
     assert "on 8 h100: 4,096 samples of 1,024 tokens" in found.stdout
+
+
+def test_a_larger_outermost_level_than_the_file_has_is_an_assumption_that_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for devices, told in ((512, False), (1024, True)):
+        prepared(PlanOptions(model="gpt2", gpus=f"{devices}xa100-fms"))
+        message = "a100-fms has 512 devices; for 1,024 its outermost level is assumed to grow"
+        assert (message in capsys.readouterr().err) == told
+
+
+def test_an_option_of_a_single_plan_is_refused_for_a_table_of_architectures() -> None:
+    command = "place -m gpt2 --devices 8 -a tpu-v4,tpu-v4-as-built --top 3"
+    assert_refused("--top applies to one architecture only", command)
