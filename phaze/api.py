@@ -299,7 +299,7 @@ def _answered(request: PlanOptions) -> PlanAnswer:
     from phaze.commands.plan import answers_of, prepared
 
     with restored_interrupts():
-        phases = prepared(request, prints=False)
+        phases = prepared(request)
         answers = answers_of(phases)
     return PlanAnswer(tuple(answers), any(phase.interrupted for phase in phases), request.runtime)
 

@@ -13,6 +13,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import percent
 from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_unread, telling
+from phaze.plan.answer.ranked_table import wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from phaze.formulas.piper.requests import PiperRequest
     from phaze.validate.calibration import Calibrated, FittedConstant
     from phaze.validate.own_runs import OwnRuns
+
+CONSTANTS = "Constants before → after, ± one standard deviation, and what their whole range changes of a run:"
 
 
 def calibrate(
@@ -129,54 +132,79 @@ def _constant(fitted: FittedConstant) -> dict[str, object]:
 
 
 def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
+    """Text of a fit in three groups: constants, errors, and notes on the runs, then the file."""
     from phaze.validate.own_runs import in_words
 
-    lines = [_line(constant) for constant in fit.constants]
-    lines += [
-        f"{name} and {other} change these runs alike ({cosine:+.2f}): only their combined effect is known"
-        for name, other, cosine in fit.alike
-    ]
     part = "" if fit.rows == len(measured.rows) else f", fitted to {fit.rows} of them"
-    lines.append(
-        f"{len(measured.rows)} runs{part}: mean absolute error {percent(fit.error_before)} before the "
-        f"fit, {percent(fit.error)} after, {percent(fit.error_left_out)} for runs left out of the fit"
-    )
-    lines.append(f"{percent(fit.covered, 0)} of them in the 80 % interval that the other runs give them")
-    lines += [
-        f"{errors.parallelism:<24}{errors.runs} runs left out: mean absolute error {percent(errors.error)}, "
-        f"bias {100 * errors.bias:+.1f} %"
-        for errors in fit.layouts
+    errors = [
+        f"{percent(fit.error_before)} before the fit, {percent(fit.error)} after",
+        f"{percent(fit.error_left_out)} for runs left out of the fit",
+        f"{percent(fit.covered, 0)} of the runs are in the 80 % interval that the other runs give them",
     ]
-    lines += in_words(measured.unused)
+    if len(fit.layouts) > 1:
+        errors += [
+            f"{layout.parallelism:<24}{layout.runs} runs left out: {percent(layout.error)}, bias "
+            f"{100 * layout.bias:+.1f} %"
+            for layout in fit.layouts
+        ]
+    notes = [*in_words(measured.unused)]
     # A fit may merely follow its own runs, so only errors of runs left out of it show an improvement.
     if fit.error_left_out >= fit.error_before:
-        lines.append(
+        notes.append(
             f"no improvement shown: {out} does not predict runs left out of the fit better than {system}"
         )
     if measured.named:
-        lines.append(
+        notes.append(
             f"some rows name their own system, which overrides --system; remove that column to use {system}"
         )
+    groups = {
+        CONSTANTS: _constant_lines(fit),
+        f"Mean absolute error of {len(measured.rows)} runs{part}:": [f"  {line}" for line in errors],
+        "Runs:": [f"  {line}" for line in notes],
+    }
+    lines = [wrapped(line) for title, group in groups.items() if group for line in (title, *group)]
     return "\n".join([*lines, str(out)])
 
 
+def _constant_lines(fit: Calibrated) -> list[str]:
+    """Lines on the constants that the runs determine, on implausible ones, and on all others together."""
+    listed = [c for c in fit.constants if c.growth or (c.identifiable and (c.uncertainty < 1 or c.at_end))]
+    lines = [_line(constant) for constant in listed]
+    for fitted in listed:
+        if (usual := fitted.implausible) is not None:
+            low, high = usual
+            lines.append(
+                f"  {fitted.constant.name} {fitted.after:.3g} is implausible: device files have {low:.3g} to "
+                f"{high:.3g}. A column of the runs may be wrong or missing, such as recompute, "
+                "load or the unit of measured_s (seconds), or the runs have another device or stack."
+            )
+    if fit.alike:
+        pairs = ", ".join(f"{name} and {other} ({cosine:+.2f})" for name, other, cosine in fit.alike)
+        lines.append(f"  change these runs alike, so only their combined effect is known: {pairs}")
+    others = [constant for constant in fit.constants if constant not in listed]
+    weak = ", ".join(f"{c.constant.name} → {c.after:.4g}" for c in others if c.identifiable)
+    unchanged = ", ".join(c.constant.name for c in others if not c.identifiable)
+    lines += [f"  undetermined by these runs: {weak}"] * bool(weak)
+    reason = "they change no run by more than 0.5 %"
+    lines += [f"  unchanged: not identifiable, {reason}: {unchanged}"] * bool(unchanged)
+    return lines
+
+
 def _line(fitted: FittedConstant) -> str:
-    name = f"{fitted.constant.name:<24}{fitted.before:<10.4g}"
+    name = f"  {fitted.constant.name:<24}{fitted.before:<10.4g}"
     if fitted.growth:
         return (
             f"{name}unchanged: measured memory misses its prediction by a share, {percent(fitted.growth, 0)} "
             "more of each GiB, which no constant explains; see fragments of the stack"
         )
-    if not fitted.identifiable:
-        return f"{name}unchanged: not identifiable, it changes no run by more than 0.5 %"
     from phaze.validate.constants import RESERVED
 
     uncertainty = f"± {percent(fitted.uncertainty, 0)}" if fitted.uncertainty < 1 else "undetermined"
-    effect = f"changes runs by up to {percent(fitted.effect, 0)} over its range"
+    effect = f"up to {percent(fitted.effect, 0)}"
     if fitted.constant == RESERVED:
-        effect = f"memory of runs misses its prediction by up to {percent(fitted.effect, 0)} of the device"
+        effect = f"memory is off by up to {percent(fitted.effect, 0)}"
     if fitted.at_end:
-        effect = "at the end of its range; check the software stack"
+        effect = "at the end of its range; check the stack"
     return f"{name}→ {fitted.after:<10.4g}{uncertainty:<14}{effect}"
 
 
@@ -284,7 +312,7 @@ def _piper_request(request: MeasureOptions, model: str) -> PiperRequest:
         model=model, gpus=request.gpus, sequence=request.sequence, global_batch=request.global_batch,
         planners=True,
     )  # fmt: skip
-    phases = prepared(planned, prints=False)
+    phases = prepared(planned)
     if len(phases) > 1:
         raise PhazeError("measure: --layers accepts one number of devices; --gpus has several")
     return PiperRequest(question_of(phases[0].question))

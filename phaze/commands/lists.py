@@ -13,7 +13,7 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.base.units import digits
 from phaze.commands.options import JsonOption
-from phaze.commands.tables import Titled, counts, print_rows
+from phaze.commands.tables import PIPED, Titled, counts, print_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def _listed(rows: Iterator[Row], text: str, columns: list[Titled], *, as_json: b
     if as_json:
         typer.echo(json.dumps(matches, indent=1, ensure_ascii=False))
     else:
-        print_rows(matches, columns)
+        print_rows(matches, columns, PIPED)
 
 
 def _files(folder: str) -> Iterator[Path]:

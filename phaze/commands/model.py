@@ -22,6 +22,7 @@ from phaze.commands.output import refuse_outputs, write_or_print
 from phaze.spec.names import MOST
 
 if TYPE_CHECKING:
+    from phaze.partition.scatter import Scatter
     from phaze.plan.layers.activations import LayerMemory
     from phaze.spec.model import Model
     from phaze.spec.operators import ProfiledInput
@@ -337,7 +338,9 @@ def profile(
     from phaze.partition.measured import default_device, profile_module
     from phaze.spec.documents import write_document
 
-    graph = profile_module(module, shapes, microbatch, device or default_device())
+    scatters: list[Scatter] = []
+    chosen = device or default_device()
+    graph = profile_module(module, shapes, microbatch, chosen, on_scatter=scatters.append)
     write_document(graph, out)
     assert graph.profiled is not None
     total_s = sum(operator.forward_s + operator.backward_s for operator in graph.operators)
@@ -346,6 +349,8 @@ def profile(
         f"{graph.profiled.device}; they take {total_s:.4g} s one by one, the whole module "
         f"{graph.profiled.step_s:.4g} s: {out}"
     )
+    for line in scatters[0].in_words(total_s, graph.profiled.step_s):
+        typer.echo(line)
 
 
 def _profiled_input(text: str) -> ProfiledInput:

@@ -113,7 +113,7 @@ def tell_sequence(model: str, sequence: int | None) -> None:
 
     spec = load_model_named(model)
     if sequence is None and spec.token == "token":
-        typer.echo(f"Defaults used: --sequence {spec.usual_sequence}", err=True)
+        tell(f"Defaults used: --sequence {spec.usual_sequence}")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.base.progress import busy
 from phaze.base.units import GIB, percent
 from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_sequence, telling
@@ -151,12 +152,6 @@ def partition(request: PartitionOptions) -> None:
     are given. All devices and all bandwidths are assumed equal; `phaze map` maps the stages to a network.
     With --topology, S, R and the mapping are chosen together for that network.
     """
-    from phaze.partition.flow import CutOptions
-    from phaze.partition.study import search, stored_stages
-    from phaze.partition.weights import PartitionTerms
-    from phaze.spec.documents import write_document
-    from phaze.workload.operator_graphs import stored_operators
-
     system, devices = options.optional_cluster("partition", request.gpus, request.system, request.devices)
     used = (request.stages or 0) * (request.replicas or 0)
     if devices is not None and 0 < used < devices:
@@ -170,9 +165,23 @@ def partition(request: PartitionOptions) -> None:
     options.refuse_unless_positive(
         "partition", memory_gib=request.memory_gib, bandwidth_gbps=request.bandwidth_gbps
     )
+    with telling("partition"):
+        answer = _answer(request, system, topology, devices)
+    typer.echo(answer)
+
+
+def _answer(request: PartitionOptions, system: str | None, topology: Path | None, devices: int | None) -> str:
+    """Partition the operators, write the files, and return the answer as text or JSON."""
+    from phaze.partition.flow import CutOptions
+    from phaze.partition.study import search, stored_stages
+    from phaze.partition.weights import PartitionTerms
+    from phaze.spec.documents import write_document
+    from phaze.workload.operator_graphs import stored_operators
+
     memory = math.inf if request.memory_gib is None else request.memory_gib * GIB
     terms = PartitionTerms(request.bandwidth_gbps * 1e9, memory, request.microbatches, request.recompute)
-    subject = _subject(request, system)
+    with busy("profiling the model"):
+        subject = _subject(request, system)
     operators, name, samples = subject.operators, subject.name, subject.microbatch
     # Written before the search, which may take long or find nothing.
     if request.graph_out is not None:
@@ -180,11 +189,9 @@ def partition(request: PartitionOptions) -> None:
     most = subject.hyper_operators if request.hyper_operators is None else request.hyper_operators
     cut_options = CutOptions(most, request.flow, request.slack)
     if topology is not None:
-        typer.echo(_partition_jointly(request, subject, terms, cut_options, topology, devices))
-        return
-    with telling("partition"):
-        shape = (request.stages, request.replicas, devices)
-        shapes = search(operators, terms, shape, cut_options)
+        return _partition_jointly(request, subject, terms, cut_options, topology, devices)
+    with busy("cutting into stages"):
+        shapes = search(operators, terms, (request.stages, request.replicas, devices), cut_options)
     best = shapes[0]
     if best.partition is None:
         raise PhazeError(best.reason)
@@ -193,8 +200,9 @@ def partition(request: PartitionOptions) -> None:
             operators, best.partition.chosen, terms, name, best.replicas, samples, subject.profiled
         )
         write_document(file, request.out)
-    others = _baselines(operators, terms, best) if request.baselines else []
-    typer.echo(_as_json(shapes, others, samples) if request.as_json else _as_text(shapes, others, samples))
+    with busy("comparing with other planners"):
+        others = _baselines(operators, terms, best) if request.baselines else []
+    return _as_json(shapes, others, samples) if request.as_json else _as_text(shapes, others, samples)
 
 
 def _topology(request: PartitionOptions) -> Path | None:
@@ -236,7 +244,7 @@ def _partition_jointly(
             f"stage, got {network.devices}",
             "pass fewer --stages, --replicas or --devices, or a larger topology",
         )
-    with telling("partition"):
+    with busy("cutting and mapping"):
         shape = (request.stages, request.replicas, count)
         plans = search_jointly(subject.operators, terms, shape, cut_options, network, settings)
     best = plans[0]

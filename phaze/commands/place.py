@@ -17,7 +17,7 @@ from phaze.formulas.piper.choices import PiperChoices
 
 ALONE = {
     "out": "-o", "page": "--page", "explain": "--explain", "why": "--why", "evidence": "--evidence",
-    "measure_first": "--measure-first", "fewest": "--fewest",
+    "measure_first": "--measure-first", "fewest": "--fewest", "top": "--top",
 }  # fmt: skip
 """Options that say more about a single plan, by field."""
 

@@ -12,12 +12,14 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
+from phaze.base.progress import counted
 from phaze.commands import options
 from phaze.commands.fields import layout_fields, set_fields
 from phaze.commands.options import RuntimeOption
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, telling
 from phaze.commands.plan_options import PANELS, PlanOptions
 from phaze.commands.plan_phases import PlanPhases
+from phaze.commands.terminal import tell
 from phaze.spec.names import PRECISION, RANK
 from phaze.spec.questions import FAILURE_DEFAULTS, RunFields
 
@@ -54,10 +56,12 @@ def plan(request: PlanOptions) -> None:
 def answer_request(request: PlanOptions) -> None:
     """Plan, print the answers and write the files; exit status 3 if there is no plan."""
     with ended_at_once():
-        phases = prepared(request, prints=True)
+        phases = prepared(request)
         answers = answers_of(phases)
-        if len(phases) > 1 or request.as_json:
-            _print(answers, as_json=request.as_json)
+        if request.as_json:
+            typer.echo(json_of(answers), nl=False)
+        else:
+            typer.echo(_in_words(phases, answers))
         failures = () if request.mtbf_hours is None else (request.checkpoint_s, request.restart_s)
         if not request.as_json and None in (request.sequence, request.global_batch, *failures):
             typer.echo(_defaults(phases[0].question, request))
@@ -73,10 +77,10 @@ def answer_request(request: PlanOptions) -> None:
         raise typer.Exit(NOTHING_FITS)
 
 
-def prepared(request: PlanOptions, *, prints: bool) -> list[PlanPhases]:
+def prepared(request: PlanOptions) -> list[PlanPhases]:
     """Planning requests of the options, one per number of devices, checked and ready to be answered.
 
-    `prints` lets the answer to a single request be printed in phases. Raises PhazeError for invalid options.
+    Raises PhazeError for invalid options.
     """
     named, number = options.cluster("plan", request.gpus, request.system, request.devices, request.nodes)
     options.refuse_unless_positive("plan", seconds=request.seconds)
@@ -94,11 +98,16 @@ def prepared(request: PlanOptions, *, prints: bool) -> list[PlanPhases]:
         if is_used and len(questions) > 1:
             raise PhazeError(f"plan: {option} accepts one number of devices; --devices has several")
     request.check(request.out, len(questions))
-    alone = prints and len(questions) == 1 and not request.as_json
     least = _fewest(questions[0]) if request.fewest else None
     if least is not None:
         questions = [questions[0].model_copy(update={"devices": least.devices})]
-    return [PlanPhases(question, request, run, unlike, least, prints=alone) for question in questions]
+    labels = [
+        f"plan: {question.devices:,} devices" if len(questions) > 1 else "plan" for question in questions
+    ]
+    return [
+        PlanPhases(question, request, run, unlike, least, label)
+        for question, label in zip(questions, labels, strict=True)
+    ]
 
 
 def _training_run(request: RunFields) -> AskedRun | None:
@@ -208,6 +217,11 @@ def _questions(request: PlanOptions, system: str, devices: str | None) -> list[A
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
+    if (most := max(numbers)) > cluster.devices:
+        tell(
+            f"plan: {system} has {cluster.devices:,} devices; for {most:,} its outermost level is assumed to "
+            "grow, with the same bandwidth per device. If the network differs, change `devices` of its levels"
+        )
     # All numbers of devices train with the same batch, so that their answers compare.
     batch = options.batch_samples("plan", request.global_batch, request.batch_tokens, tokens, max(numbers))
     shared = {
@@ -263,10 +277,12 @@ def answers_of(phases: list[PlanPhases]) -> list[TrainingPlan | UnfitPlan]:
     After an interruption there are no answers to later requests.
     """
     answers = []
-    for phase in phases:
-        answers.append(phase.answer())
-        if phase.interrupted:
-            break
+    several = counted(phases, "size", lambda: f"{phase.question.devices:,} devices")
+    with telling("plan"):
+        for phase in several if len(phases) > 1 else phases:
+            answers.append(phase.answer())
+            if phase.interrupted:
+                break
     if phases[0].run is None or len(answers) == 1:
         return answers
     from phaze.plan.answer.training_run import ranked_runs
@@ -282,10 +298,11 @@ def _fewest(question: AskedPlan) -> FewestNodes:
         return fewest(question)
 
 
-def _print(answers: list[TrainingPlan | UnfitPlan], *, as_json: bool) -> None:
+def _in_words(phases: Sequence[PlanPhases], answers: Sequence[TrainingPlan | UnfitPlan]) -> str:
+    """The answer as text; a table for several numbers of devices."""
     from phaze.plan.answer.words import sizes_in_words
 
-    typer.echo(json_of(answers) if as_json else sizes_in_words(answers) + "\n", nl=False)
+    return sizes_in_words(answers) if len(phases) > 1 else phases[0].in_words(answers[0])
 
 
 def json_of(answers: Sequence[TrainingPlan | UnfitPlan]) -> str:

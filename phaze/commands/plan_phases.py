@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-import typer
-
+from phaze.base.progress import busy
 from phaze.commands.output import stop_gently, telling
 from phaze.commands.terminal import tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from phaze.commands.plan_options import PlanOptions
     from phaze.formulas.piper.requests import PiperRequest
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from phaze.plan.search.planned import LayoutPlans
     from phaze.plan.time_limit import TimeLimit
     from phaze.spec.planner_rows import PlannerRow
-    from phaze.spec.system import Device
     from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
 
 MIN_GAIN = 0.05
@@ -34,7 +33,7 @@ MOST_CHIPS = 1000
 
 @dataclass(eq=False)
 class PlanPhases:
-    """One planning request, whose answer is printed and written as soon as its parts are known."""
+    """One planning request, whose answer is written to its file as soon as its parts are known."""
 
     question: AskedPlan
     options: PlanOptions
@@ -42,8 +41,8 @@ class PlanPhases:
     unlike: Mapping[str, int | str]
     """Layout fields to explain."""
     fewest: FewestNodes | None
-    prints: bool
-    """True if the answer is printed in phases; otherwise only progress is reported."""
+    label: str = "plan"
+    """Start of messages, which tells a request from the others."""
     _limit: TimeLimit = field(init=False)
     _planner: TrainingPlanner = field(init=False)
     _piper: PiperRequest | None = None
@@ -71,66 +70,72 @@ class PlanPhases:
         return self._limit.interrupted
 
     def answer(self) -> TrainingPlan | UnfitPlan:
-        """Search, and answer in phases."""
+        """Search in phases, each named by the progress line; the file has the best answer so far."""
         from phaze.plan.answer.answer import plan_count
-        from phaze.plan.answer.ranked_table import wrapped
-        from phaze.plan.answer.words import others_in_words
 
         planner, top = self._planner, self.options.top
         # All requests are prepared before the first one is answered, and each has its own seconds.
         self._limit.begin()
         for option, fields in (("--fix", self.question.fixed), ("--explain", self.unlike)):
             planner.check(fields, f"plan: {option}")
-        search, number = planner.search_chips(self._report), plan_count(top)
-        with telling("plan"):
+        with busy("bounding chips and layouts"):
+            search, number = planner.search_chips(self._report), plan_count(top)
             search.run(number)
-            self._planner = planner = self._planner.on_chip(search.place)
-            # The fastest plan is printed before its alternatives are searched.
+        self._planner = planner = self._planner.on_chip(search.place)
+        with busy("pricing the plan"):
             first = planner.answer(search.plans(number), alone=True)
-        self._publish(first, self._first_lines(first))
-        with telling("plan"):
+        self._write(first)
+        if first.format == "phaze-plan" and sys.stderr.isatty():
+            self._tell_plan("best", search)
+        with busy("searching the next best plans"):
             search.extend(top)
+        with busy("comparing with recipes, measured runs and other assumptions"):
             plans = planner.safest_first(search.plans(number, top))
             answer = planner.answer(plans, top)
         if answer.format == "phaze-no-plan":
             return answer
         answer = self._with_run(answer)
-        faster_lines = (
-            []
-            if answer.layout == first.layout
-            else [
-                f"A {'safer' if self.question.robust else 'faster'} plan was found:",
-                *self._first_lines(answer),
-            ]
-        )
-        self._publish(answer, [*faster_lines, *others_in_words(answer, self._device)])
-        with telling("plan"):
-            complete = self._completed(answer, plans)
-        # Further searches may have found plans under whose comparison the choice rests on something else.
-        changed = [] if complete.rests_on == answer.rests_on else map(wrapped, complete.rests_on)
-        self._publish(complete, [*changed, *self._last_lines(complete)])
-        return complete
+        self._write(answer)
+        with busy("searching what may change the choice: memory, batch, assumptions"):
+            answer = self._completed(answer, plans)
+        self._write(answer)
+        return answer
+
+    def in_words(self, answer: TrainingPlan | UnfitPlan) -> str:
+        """Text of the answer, with the parts that the options ask for."""
+        from phaze.plan.answer.words import evidence_in_words, in_words, unfit_in_words
+
+        if answer.format == "phaze-no-plan":
+            return unfit_in_words(answer)
+        device = self._planner.stored.stored_machine().device
+        near = evidence_in_words(answer) if self.options.evidence else []
+        return "\n".join([in_words(answer, device, why=self.options.why), *near])
 
     def _report(self, search: ChipSearch) -> None:
         """Report the first plan, each clearly faster one, and the first gap; write every plan to the file."""
-        from phaze.plan.answer.priced import PricedLayout
-        from phaze.plan.answer.words import better_line, gap_line
+        from phaze.plan.answer.words import gap_line
 
         # From now on there is a plan to answer with, so Ctrl-C need not end the process.
         stop_gently(self._limit)
-        seconds, rank = self._limit.elapsed_s, self.question.rank
         if search.best_s < self._reported_s * (1 - MIN_GAIN):
-            shape = PricedLayout.of(search.question, search.fastest).shape
-            first = self._reported_s == inf
-            tell(f"plan: {better_line(search.best_s, shape, seconds, rank, first=first)}")
+            self._tell_plan("first" if self._reported_s == inf else "better", search)
             self._reported_s = search.best_s
         if not self._has_gap and search.bound_s > 0:
-            tell(f"plan: {gap_line(1 - search.bound_s / search.best_s, seconds)}")
+            tell(f"{self.label}: {gap_line(1 - search.bound_s / search.best_s, self._limit.elapsed_s)}")
             self._has_gap = True
         few = len(search.chips) <= MOST_CHIPS
         if self.options.out is not None and not self.options.table and few:
             # If the process is killed, the file has the best plan so far.
             self._write(self._planner.on_chip(search.place).answer(search.plans(1), alone=True))
+
+    def _tell_plan(self, which: Literal["first", "better", "best"], search: ChipSearch) -> None:
+        """Report the fastest plan so far on standard error."""
+        from phaze.plan.answer.priced import PricedLayout
+        from phaze.plan.answer.words import better_line
+
+        shape = PricedLayout.of(search.question, search.fastest).shape
+        line = better_line(search.best_s, shape, self._limit.elapsed_s, self.question.rank, which)
+        tell(f"{self.label}: {line}")
 
     def _with_run(self, answer: TrainingPlan) -> TrainingPlan:
         """The answer with its training run and fewest nodes."""
@@ -154,35 +159,11 @@ class PlanPhases:
             answer = answer.model_copy(update={"planners": planner_rows(self._piper, options)})
         return answer
 
-    def _publish(self, answer: TrainingPlan | UnfitPlan, lines: Iterable[str]) -> None:
-        """Print lines of an answer, and write the answer to the file."""
-        if self.prints:
-            for line in lines:
-                typer.echo(line)
-        self._write(answer)
-
     def _write(self, answer: TrainingPlan | UnfitPlan) -> None:
         from phaze.spec.documents import write_document
 
         if self.options.out is not None and answer.format == "phaze-plan" and not self.options.table:
             write_document(answer, self.options.out)
-
-    def _first_lines(self, answer: TrainingPlan | UnfitPlan) -> Iterable[str]:
-        from phaze.plan.answer.words import first_in_words, unfit_in_words
-
-        if answer.format == "phaze-no-plan":
-            return [unfit_in_words(answer)]
-        return first_in_words(answer, self._device)
-
-    def _last_lines(self, answer: TrainingPlan) -> Iterable[str]:
-        from phaze.plan.answer.words import evidence_in_words, last_in_words
-
-        near = evidence_in_words(answer) if self.options.evidence else []
-        return [*last_in_words(answer, self._device, why=self.options.why), *near]
-
-    @property
-    def _device(self) -> Device:
-        return self._planner.stored.stored_machine().device
 
 
 def piper_request(question: PlanQuestion, options: PlanOptions) -> PiperRequest:

@@ -22,6 +22,7 @@ from phaze.commands.output import (
     write_or_print,
 )
 from phaze.commands.tables import UNKNOWN, Titled, counts, number, print_rows, rows_of, scaled
+from phaze.commands.terminal import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,6 +120,7 @@ def estimate(request: EstimateOptions) -> None:
     if request.as_json:
         print_records(shown)
         return
+    _tell_subject("estimate", request)
     _print_frame(shown.assign(roofline=_rooflines(shown)), ESTIMATE)
     typer.echo()
     _print_frame(with_widths(totals(estimates)), TOTALS)
@@ -183,7 +185,13 @@ def schedule(request: ScheduleOptions) -> None:
     if request.as_json:
         print_records(table)
     else:
+        _tell_subject("schedule", request)
         _print_frame(table, SCHEDULE if request.operators else SOLVES)
+
+
+def _tell_subject(verb: str, request: OnArchitecture) -> None:
+    """Name the model, the chip that runs it, and the system with its clock and links."""
+    tell(f"{verb}: {request.model} on {request.architecture}, with clock and links of {request.system}")
 
 
 def _sorted(frame: pd.DataFrame, column: str) -> pd.DataFrame:

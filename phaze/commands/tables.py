@@ -11,20 +11,22 @@ import typer
 
 from phaze.base.printed import printable
 from phaze.base.units import digits
-from phaze.commands.terminal import is_rich, unescaped
+from phaze.commands.terminal import is_rich, tell, unescaped
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
 Row = Mapping[str, object]
-UNKNOWN = "–"
+UNKNOWN, ELLIPSIS = "–", "…"
 NARROW = 80
 """Terminal width, in columns, below which names and numbers wrap too."""
 LEAST = 10
 """Minimum width of a text column that wraps, including the space before it."""
 WIDE = 10_000
-"""Line width for pipes, so large that no line wraps."""
+"""Line width at which no line wraps, to measure columns."""
+PIPED = 100
+"""Line width for pipes and files, where a row stays on one line and long texts are cut."""
 
 
 def number(value: object) -> str:
@@ -69,33 +71,55 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
     return [{str(key): value for key, value in row.items()} for row in values.to_dict(orient="records")]
 
 
-def print_rows(rows: Sequence[Row], columns: Sequence[Titled]) -> None:
-    """Print a table, fitted to the terminal; elsewhere with one line per row."""
+def print_rows(rows: Sequence[Row], columns: Sequence[Titled], width: int = WIDE) -> None:
+    """Print a table, fitted to the terminal; elsewhere with one line per row, texts cut to a width.
+
+    Where a text is cut, a message on standard error names the option that prints all of it.
+    """
     from rich.console import Console
 
     wide = Console(width=WIDE, color_system=None)
+    fixed = [column for column in columns if not column.wraps]
+    # Columns that wrap shrink to their minimum before names and numbers wrap too.
+    needed = wide.measure(_table(rows, fixed, fits=True)).maximum + LEAST * (len(columns) - len(fixed))
     if is_rich(sys.stdout):
         console = Console(file=unescaped(sys.stdout), highlight=False)
-        fixed = [column for column in columns if not column.wraps]
-        # Columns that wrap shrink to their minimum before names and numbers wrap too.
-        needed = wide.measure(_table(rows, fixed, fits=True)).maximum + LEAST * (len(columns) - len(fixed))
         console.print(_table(rows, columns, fits=max(needed, NARROW) <= console.width))
         return
-    with wide.capture() as lines:
-        wide.print(_table(rows, columns, fits=True))
-    typer.echo("\n".join(line.rstrip() for line in lines.get().splitlines()))
+    lines = Console(width=max(width, needed), color_system=None)
+    wrapping = len(columns) - len(fixed)
+    room = width - (needed - LEAST * wrapping)
+    # Sources stand last: without room for them and the text before, the other texts matter more.
+    drops = wrapping > 1 and room < 2 * LEAST * wrapping
+    printed = columns[:-1] if drops else columns
+    with lines.capture() as captured:
+        lines.print(_table(rows, printed, fits=True, cuts=[column for column in printed if column.wraps]))
+    text = captured.get()
+    typer.echo("\n".join(line.rstrip() for line in text.splitlines()))
+    if drops or text.count(ELLIPSIS) > sum(
+        column.cell(row).count(ELLIPSIS) for row in rows for column in printed
+    ):
+        tell(f"texts beyond {width} columns are not printed; --json has all of them")
 
 
-def _table(rows: Sequence[Row], columns: Sequence[Titled], *, fits: bool) -> Table:
-    """Build a rich table; if `fits`, only columns with `wraps` wrap."""
+def _table(
+    rows: Sequence[Row], columns: Sequence[Titled], *, fits: bool, cuts: Sequence[Titled] | None = None
+) -> Table:
+    """Build a rich table; if `fits`, only columns with `wraps` wrap, or texts of `cuts` are cut instead."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         justify: Literal["left", "right"] = "right" if column.right else "left"
-        no_wrap = fits and not column.wraps
+        no_wrap = column not in cuts if cuts is not None else fits and not column.wraps
         table.add_column(column.title, justify=justify, no_wrap=no_wrap, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(column.cell(row)) for column in columns))
+        texts = (
+            Text(column.cell(row), no_wrap=True, overflow="ellipsis")
+            if cuts and column in cuts
+            else Text(column.cell(row))
+            for column in columns
+        )
+        table.add_row(*texts)
     return table

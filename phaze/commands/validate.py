@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
+from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_unread, telling
+from phaze.commands.tables import PIPED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +30,11 @@ SHOWN = {
     "prudent_regret": "{:.1%}", "release_groups": "{:.0f}", "release_regret": "{:.1%}",
     "worst_release_regret": "{:.1%}",
 }  # fmt: skip
-"""Columns of the printed table of sources, with their formats."""
+"""Columns of the printed table of sources with --all, with their formats."""
+MAIN = ("rows", "answered", "mean_error", "bias", "within_15", "covered", "memory_error")
+"""Columns that are printed without --all, which fit on a terminal."""
+MOST_FITTED = 45
+"""Maximum width of the column with what a part is fitted to."""
 PART_SHOWN = {"rows": "{:.0f}", "answered": "{:.0f}", "median": "{:.1%}", "p90": "{:.1%}", "bias": "{:+.1%}"}
 """Columns of the printed table of kernel errors, with their formats."""
 LEFT_OUT_SHOWN = {
@@ -99,6 +105,9 @@ class ValidateOptions:
             "single runs can be closer. Other options than --json have no effect.",
         ),
     ] = False
+    all_columns: Annotated[
+        bool, typer.Option("--all", help="Print all columns of the table of sources, which is 400 wide.")
+    ] = False
     as_json: options.JsonOption = False
 
 
@@ -122,7 +131,7 @@ def validate(request: ValidateOptions) -> None:
     if request.part is not None:
         typer.echo(_part(request.part, request.files, request.system, request.out, as_json=request.as_json))
         return
-    typer.echo(_compared(request.files, request.system, request.out, request.errors, as_json=request.as_json))
+    typer.echo(_compared(request))
 
 
 def _support(*, as_json: bool) -> str:
@@ -151,9 +160,7 @@ def _repeats(files: list[Path] | None, *, as_json: bool) -> str:
     return _formatted(pd.DataFrame(lines), ("source",), REPEATS_SHOWN)
 
 
-def _compared(
-    files: list[Path] | None, system: str | None, out: Path | None, errors: Path | None, *, as_json: bool
-) -> str:
+def _compared(request: ValidateOptions) -> str:
     """Errors of runs, by source and over all, as tables or JSON; writes the files that are asked for."""
     from phaze.spec.measured import PublishedRuns
     from phaze.validate.intervals import error_table
@@ -161,7 +168,8 @@ def _compared(
     from phaze.validate.scoreboard import runs_with_intervals, scoreboard
     from phaze.validate.table import write_table
 
-    runs = predicted_runs(files, system)
+    files, out, errors = request.files, request.out, request.errors
+    runs = predicted_runs(files, request.system)
     for file in files or ():
         tell_unread(file, read_texts(file).columns, COLUMNS)
     if errors is not None:
@@ -170,9 +178,10 @@ def _compared(
     scores = scoreboard(runs, PublishedRuns.load().simulated)
     if out is not None:
         write_table(runs, out)
-    if as_json:
+    if request.as_json:
         return scores_as_json(scores, runs)
-    return _shown(scores) if files else f"{_shown(scores)}\n{_parts_shown()}"
+    shown = _shown(scores, SHOWN if request.all_columns else {name: SHOWN[name] for name in MAIN})
+    return shown if files else f"{shown}\n{_parts_shown()}"
 
 
 def predicted_runs(files: list[Path] | None, system: str | None) -> pd.DataFrame:
@@ -199,11 +208,15 @@ def _parts_shown() -> str:
     from phaze.validate.parts.scores import compare
 
     rows = [
-        {"part": part.name, "fitted to": part.fitted_to, **asdict(compare(part, kernel_files(part)).score)}
+        {
+            "part": part.name,
+            "fitted to": shorten(part.fitted_to, MOST_FITTED, placeholder="…"),
+            **asdict(compare(part, kernel_files(part)).score),
+        }
         for part in PARTS.values()
     ]
     constants = [
-        f"{fit.name}: {', '.join(fit.sources)}" + " (one source)" * (len(fit.sources) == 1)
+        _filled(f"{fit.name}: {', '.join(fit.sources)}" + " (one source)" * (len(fit.sources) == 1))
         for fit in PublishedRuns.load().fitted
     ]
     return "\n".join([
@@ -262,13 +275,18 @@ def scores_as_json(scores: pd.DataFrame, runs: pd.DataFrame) -> str:
     return json.dumps(rows, indent=2)
 
 
-def _shown(scores: pd.DataFrame) -> str:
+def _shown(scores: pd.DataFrame, columns: dict[str, str]) -> str:
     refused = [
-        f"{source!s}: refused {reason!s}"
+        _filled(f"{source!s}: refused {reason!s}")
         for source, reason in zip(scores["source"], scores["refused"], strict=True)
         if reason
     ]
-    return "\n".join([_formatted(scores, ("source",), SHOWN), *refused])
+    return "\n".join([_formatted(scores, ("source",), columns), *refused])
+
+
+def _filled(sentence: str) -> str:
+    """Wrap a sentence to the width of tables."""
+    return fill(sentence, PIPED, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _formatted(table: pd.DataFrame, names: tuple[str, ...], shown: dict[str, str]) -> str:

@@ -23,6 +23,7 @@ import torch
 from torch import fx, nn
 
 from phaze.base.errors import PhazeError
+from phaze.partition.scatter import Scatter, scatter_of
 from phaze.runtimes.pipeline_program import Operators, created, examples, exported, operators_of
 from phaze.spec.operators import ProfiledInput, ProfiledModule, StoredOperators
 
@@ -55,9 +56,11 @@ def profile_module(
     device: str,
     rounds: int = ROUNDS,
     clock: Clock = time.perf_counter,
+    on_scatter: Callable[[Scatter], None] = lambda _: None,
 ) -> StoredOperators:
     """Measure the operators of the module that `FILE.py:NAME` creates; this runs the file.
 
+    `on_scatter` gets the scatter of the rounds, which the graph does not have.
     With `time.process_time` as clock, other processes do not count: for one thread of a busy CPU. Raises
     PhazeError if the module cannot be created, exported or run.
     """
@@ -69,7 +72,8 @@ def profile_module(
     if not operators:
         raise PhazeError(f"profile: {path}: has no operators", "return a tensor that depends on the inputs")
     profiler = _Profiler(module, program, arguments, operators, clock)
-    measured, step_s = _tried(path, "cannot be executed", lambda: profiler.run(rounds))
+    measured, step_s, scatter = _tried(path, "cannot be executed", lambda: profiler.run(rounds))
+    on_scatter(scatter)
     content = {
         "format": "phaze-operators",
         "version": 1,
@@ -129,8 +133,8 @@ class _Profiler:
         self.owned: set[int] = set()
         """Parameters that an operator already has; tied weights count once."""
 
-    def run(self, rounds: int) -> tuple[list[MeasuredOperator], float]:
-        """Measure all operators in order, and the median time of the whole module's step in seconds.
+    def run(self, rounds: int) -> tuple[list[MeasuredOperator], float, Scatter]:
+        """Measure all operators in order, the median time of the whole module's step in seconds, and scatter.
 
         Sizes are those of the last round: on a GPU, the first one also allocates workspaces of libraries.
         """
@@ -142,7 +146,8 @@ class _Profiler:
             steps_s.append(self._timed(self._step)[0])
         for operator, passes in zip(measured, zip(*times_s[WARM:], strict=True), strict=True):
             operator.forward_s, operator.backward_s = map(statistics.median, zip(*passes, strict=True))
-        return measured, statistics.median(steps_s[WARM:])
+        names = [operator.name for operator in measured]
+        return measured, statistics.median(steps_s[WARM:]), scatter_of(names, times_s[WARM:], steps_s[WARM:])
 
     def _round(self) -> list[MeasuredOperator]:
         """Run all operators once, in order."""

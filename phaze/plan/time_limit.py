@@ -9,6 +9,9 @@ from time import monotonic
 
 from phaze.plan import effort
 
+INTERRUPTED, TIME_LIMIT = "it was interrupted", "its time limit"
+"""Reasons why a search ended: the first whole, the second as it starts."""
+
 
 class OutOfTime(Exception):  # noqa: N818  # ends a search, whose answer is right
     """End of a search before its work is done; the message is the reason."""
@@ -35,9 +38,9 @@ class TimeLimit:
     def reason(self) -> str:
         """Why a search must end now; empty while it may go on."""
         if self.interrupted:
-            return "it was interrupted"
+            return INTERRUPTED
         over = self.elapsed_s >= self.seconds
-        return f"its time limit of {self.seconds:g} s was reached" if over else ""
+        return f"{TIME_LIMIT} of {self.seconds:g} s was reached" if over else ""
 
 
 @dataclass

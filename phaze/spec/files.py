@@ -41,6 +41,10 @@ def is_path(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
+LISTED = ("model", "system", "device", "stack")
+"""Kinds of files that a command lists, which has the plural of their name."""
+
+
 def is_there(path: Path) -> bool:
     """True if the path is an existing file; False also if it is too long for the file system."""
     try:
@@ -52,7 +56,7 @@ def is_there(path: Path) -> bool:
 def named_file(noun: str, name: str, *folders: Path) -> Path:
     """YAML file with this name, ignoring case, in the first of several folders that contains it.
 
-    PhazeError names the three nearest files and the folders to look in.
+    PhazeError names the three nearest files, the folders to look in, and the command that lists all.
     """
     if not folders[0].is_dir():
         variable = f"; {VARIABLE} is {short(os.environ[VARIABLE])}" if os.environ.get(VARIABLE) else ""
@@ -64,7 +68,8 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
         stems, where = [files[stem].stem for stem in sorted(files)], " and ".join(map(shown, folders))
         raise PhazeError(
             f"{shown(folders[0] / f'{name}.yaml')}: there is no {noun} {short(name)}",
-            did_you_mean(name, stems, where) if stems else f"there is none in {where}",
+            (did_you_mean(name, stems, where) if stems else f"there is none in {where}")
+            + f"; `phaze {noun}s` lists them" * (noun in LISTED),
         )
     return within(file.parent, file)
 

@@ -81,6 +81,21 @@ class FittedConstant:
         return self.effect >= LEAST_EFFECT and not self.growth
 
     @property
+    def implausible(self) -> tuple[float, float] | None:
+        """Range of the configuration's devices that the value leaves by more than a standard deviation.
+
+        None for a plausible value, and for constants that the runs do not determine.
+        """
+        usual = self.constant.usual() if self.identifiable and self.uncertainty < 1 else None
+        if usual is None:
+            return None
+        near = (
+            self.after * (1 + self.uncertainty) >= usual[0],
+            self.after * (1 - self.uncertainty) <= usual[1],
+        )
+        return None if all(near) else usual
+
+    @property
     def at_end(self) -> bool:
         """True if the fit ends within 1 % of an end of the range, a sign of another problem."""
         return any(abs(self.after / end - 1) <= STEP for end in (self.constant.low, self.constant.high))

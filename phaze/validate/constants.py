@@ -16,7 +16,7 @@ from pathlib import Path
 from phaze.plan.machines import machine_of
 from phaze.plan.plan import Machine
 from phaze.plan.pricing.runs import Run
-from phaze.spec.files import FOLDER
+from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.noun import Noun
 from phaze.spec.system import Cluster, Device, Level, Stack
 from phaze.spec.systems import load_cluster, load_stack_of, with_numbers
@@ -36,6 +36,15 @@ class Constant:
     def name(self) -> str:
         """Part and key joined by a dot, such as stack.launch_s."""
         return f"{self.part}.{self.key}"
+
+    def usual(self, folder: Path = FOLDER) -> tuple[float, float] | None:
+        """Smallest and largest value in the device files of the configuration that state the constant.
+
+        None for constants of stacks and network levels, which too few files state or which depend on links.
+        """
+        files = sorted((folder / "devices").glob("*.yaml")) if self.part == "device" else []
+        stated = [value for file in files if isinstance(value := read_mapping(file).get(self.key), float)]
+        return (min(stated), max(stated)) if stated else None
 
 
 OF_DEVICE = (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import gcd, inf
 from typing import NamedTuple
 
-from phaze.base.units import percent, signed
+from phaze.base.units import GIB, digits, percent, signed
 from phaze.cost.network.fabric import network_of
 from phaze.layout import DEVICE_AXES
 from phaze.plan import effort
@@ -128,12 +128,13 @@ def made_to_fit(
     sentences = [f"Plan 1 {expected[0].status}."]
     # Gaps of the allocator are the only part that a setting can avoid.
     if memory.of("device").high - memory.fragments.high <= capacity_bytes(device_of(first.question.machine)):
-        sentences.append(f"{EXPANDABLE} may do.")
+        gaps_gib = digits(memory.fragments.high / GIB)
+        sentences.append(f"{EXPANDABLE} may do: gaps of the allocator are up to {gaps_gib} GiB of them.")
     place = next((place for place, plan in enumerate(expected) if plan.status == OK), None)
     plan = _surely_fitting(first.question, fixed) if place is None else ranked[place]
     if plan is None:
         return " ".join([*sentences, "A short search finds none that surely fits."])
-    name = plan.shape if place is None or place >= shown else f"Plan {place + 1}"
+    name = plan.shape if place is None or place >= shown else f"plan {place + 1}, {plan.shape}"
     longer = plan.price.time_s / first.price.time_s - 1
     figures = f"{first.question.rank} {plan.price.time_s:.4g} s, {signed(longer)}"
     sentences.append(f"The first that surely fits: {name} ({figures}).")

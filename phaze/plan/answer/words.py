@@ -18,6 +18,7 @@ from phaze.plan.answer.ranked_table import (
     wrapped,
 )
 from phaze.plan.terms.memory import OK
+from phaze.plan.time_limit import INTERRUPTED, TIME_LIMIT
 from phaze.spec.names import Rank
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.system import Device
@@ -27,6 +28,7 @@ from phaze.spec.training_plan import (
     ChipOutcome,
     Explained,
     FewestNodes,
+    NearRun,
     PlanCertificate,
     RankedPlan,
     RankMemory,
@@ -45,6 +47,8 @@ TOKENS = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3
 """Maximum number of parts of a step that a comparison lists."""
+WIDE = 0.1
+"""Width of an 80 % interval, over the step time, from which its reason is stated: twice the least spread."""
 FASTER = 0.95
 """Ratio to the fastest recipe's step time below which measured evidence is listed."""
 NEAREST = 2
@@ -206,8 +210,47 @@ def _planner_row(row: PlannerRow, plan: TrainingPlan) -> str:
 
 
 def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
-    """Table over device counts, and a sentence on each of the best counts that meet the target."""
-    return "\n".join([*table(sizes_table(plans)), *map(wrapped, best_runs(runs_by_devices(plans)))])
+    """Table over device counts; sentences on the best counts, on intervals and on plans that may not fit."""
+    fitting = [plan for plan in plans if isinstance(plan, TrainingPlan)]
+    sentences = [*best_runs(runs_by_devices(plans)), *intervals_in_words(fitting)]
+    # The sentence starts with the number of its plan, which a table over device counts does not have.
+    sentences += [
+        f"On {plan.question.devices:,} devices the plan {plan.may_fit.removeprefix('Plan 1 ')}"
+        for plan in fitting
+        if plan.may_fit
+    ]
+    return "\n".join([*table(sizes_table(plans)), *map(wrapped, sentences)])
+
+
+def intervals_in_words(plans: Sequence[TrainingPlan]) -> Iterator[str]:
+    """Yield a sentence on the 80 % interval of every device count, and why the widest one is wide."""
+    ends = {
+        plan.question.devices: (plan.time_s_low / plan.time_s - 1, plan.time_s_high / plan.time_s - 1)
+        for plan in plans
+        if plan.time_s_low is not None and plan.time_s_high is not None
+    }
+    if ends:
+        ranges = (
+            f"{devices:,} devices {signed(low)} to {signed(high)}" for devices, (low, high) in ends.items()
+        )
+        yield f"80 % interval of the step time, from similar measured runs: {', '.join(ranges)}."
+    widest = max((low_high[1] - low_high[0] for low_high in ends.values()), default=0.0)
+    for plan in plans:
+        low, high = ends.get(plan.question.devices, (0.0, 0.0))
+        if plan.uncalibrated is not None:
+            yield f"{plan.question.devices:,} devices: {plan.uncalibrated}"
+        elif high - low == widest >= WIDE and plan.evidence:
+            yield f"{plan.question.devices:,} devices have the widest one: {_why_wide(plan.evidence)}."
+
+
+def _why_wide(evidence: Sequence[NearRun]) -> str:
+    """Clause on how the nearest measured run differs, and on the errors of the nearest predictions."""
+    nearest, errors = evidence[0], [run.error for run in evidence]
+    differs = ", ".join(nearest.differs) or "other size and utilisation"
+    return (
+        f"the nearest measured run is {nearest.source} {nearest.label} ({differs}), and predictions of the "
+        f"nearest {len(errors)} are off by {signed(min(errors))} to {signed(max(errors))}"
+    )
 
 
 def sizes_table(plans: Sequence[TrainingPlan | UnfitPlan]) -> list[list[str]]:
@@ -302,9 +345,9 @@ def unfit_in_words(plan: UnfitPlan) -> str:
     return "\n".join(map(wrapped, [*sentences, *counts_in_words(plan.certificate)]))
 
 
-def better_line(time_s: float, layout: str, seconds: float, rank: Rank, *, first: bool) -> str:
-    """Progress line for the first plan of a search or a better one, with the step time used for ranking."""
-    which, then = ("first", "; looking for better ones") if first else ("better", "")
+def better_line(time_s: float, layout: str, seconds: float, rank: Rank, which: str) -> str:
+    """Progress line for the first, a better or the best plan of a search, with the time used for ranking."""
+    then = {"first": "; looking for better ones", "best": "; looking for the next best ones"}.get(which, "")
     return f"{which} plan after {seconds:.1f} s: {rank} {time_s:.4g} s a step with {layout}{then}"
 
 
@@ -439,13 +482,24 @@ def proof_in_words(proof: PlanCertificate, rank: Rank, chips: int = 0) -> Iterat
                 f"Any other {layout} is at most {gap} faster {model}: none beats {proof.bound_s:.5g} s of "
                 f"{rank} time."
             )
-        early = "" if proof.stopped is None else f" The search ended early: {proof.stopped}."
-        yield f"{sentence}{early}"
+        early = "" if proof.stopped is None else f" The search ended early: {proof.stopped}. {remedy(proof)}"
+        yield f"{sentence}{early}".rstrip()
     if proof.schedule_gap is not None:
         low = "are proven shortest"
         if proof.schedule_gap:
             low = f"are at most {percent(proof.schedule_gap, 2)} longer than their lower bounds"
         yield f"The schedules that give the time of layers {low}."
+
+
+def remedy(proof: PlanCertificate) -> str:
+    """Sentence on what an early end means for the reader, and how to narrow the gap; empty after Ctrl-C."""
+    if INTERRUPTED in (proof.stopped or ""):
+        return ""
+    faster = f"layouts up to {percent(proof.gap, 2)} faster are" if proof.bound_s else "no other layout is"
+    meaning = f"The plan is valid, but {faster}{' not' if proof.bound_s else ''} excluded."
+    if TIME_LIMIT in (proof.stopped or ""):
+        return f"{meaning} More --seconds may exclude them."
+    return f"{meaning} More time would not help: fix a field, such as --fix pp=4, to search fewer layouts."
 
 
 def rows_in_words(proof: PlanCertificate, rows: int) -> Iterator[str]:
@@ -508,6 +562,10 @@ def explained(explanation: Explained, plan: TrainingPlan) -> Iterator[str]:
         layout = shape(explanation.best.layout, explanation.best.recomputed_layers)
         time = f"{rank} {explanation.best.by(rank):.4g} s ({signed(share)}){expected}"
         yield f"{fixed}: {time} with {layout}: {_parts(explanation.longer_s)}"
+        if share < -TIE and plan.certificate.stopped:
+            yield f"{fixed}: faster than plan 1, whose search ended early: plan with --fix of these fields"
+        elif TIME_LIMIT in (plan.certificate.stopped or ""):
+            yield f"{fixed}: a faster plan with these fields may exist, as the time was over"
     elif explanation.closest is not None:
         lacking = digits(explanation.lacking_gib or 0.0)
         yield f"{fixed}: does not fit, the rank with peak memory lacks {lacking} GiB"

@@ -145,15 +145,18 @@ class LayoutSearch:
         self._lighten(1)
 
     @contextmanager
-    def _in_time(self) -> Iterator[None]:
-        """Context that says where the search stands, and ends when its time is over and there is a plan."""
+    def _in_time(self, phase: str = "") -> Iterator[None]:
+        """Context that says where the search stands, and ends when its time is over and there is a plan.
+
+        `phase` is the start of its progress messages.
+        """
         works, self._running = [self.contenders.work], True
         # Layers of devices are lowered in seconds, and bounds of all families follow from them.
         works += [self.question.work] * bool(self.question.machine.stack.scheduled)
         for work in works:
             work.check = self._check_time
         try:
-            with busy(lambda: f"{self.planner.label}{self.progress()}"):
+            with busy(lambda: f"{self.planner.label}{phase}{self.progress()}"):
                 yield
         except OutOfTime as reason:
             self._out_of_time = str(reason)
@@ -234,7 +237,7 @@ class LayoutSearch:
     def extend(self, rows: int) -> None:
         """Continue the search until no other layout can be faster than the last of `rows` table rows."""
         if rows > 1 and self.distinct.by_family:
-            with self._in_time():
+            with self._in_time("next best plans: "):
                 self._extend(rows)
             self._lighten(rows)
         self.question.forget(effort.MOST_SHARDS)
@@ -292,7 +295,7 @@ class LayoutSearch:
                     rated.bound_s - before.bound_s < share * (self.target_s - rated.bound_s)
                     and before.undecided - rated.undecided < share * rated.undecided
                 ):
-                    return f"it proceeds too slowly to end within {most_work:,} linear programs"
+                    return f"at its pace the proof needs more than the limit of {most_work:,} linear programs"
             queued_s, place = heapq.heappop(self._queue)
             is_branching = self.contenders.is_branching(place)
             if self.contenders.decided(place) or (stuck and is_branching):

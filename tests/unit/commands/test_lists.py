@@ -29,6 +29,12 @@ def test_a_list_has_every_file_with_its_source(verb: str, project_root: Path) ->
     text = printed(verb)
     assert text.count("\n") == len(rows) + 1, "a line for each in a pipe, below the headings"
     assert all(line == line.rstrip() for line in text.splitlines())
+    assert max(map(len, text.splitlines())) <= 100, "long texts are cut"
+
+
+def test_a_list_says_where_texts_that_are_not_printed_stand() -> None:
+    assert "--json has all of them" in invoke("recipes", "mixtral").stderr
+    assert "--json" not in invoke("models", "gpt2-xl").stderr
 
 
 def test_sizes_are_those_of_the_publications() -> None:

@@ -14,13 +14,22 @@ from typer.testing import Result
 
 from phaze.base.units import digits
 from phaze.commands.options import money
+from phaze.commands.plan import prepared
+from phaze.commands.plan_options import PlanOptions
 from phaze.plan.answer.ranked_table import ranked_table
-from phaze.plan.answer.words import explained, fewest_in_words, in_words, sizes_table, why_first
+from phaze.plan.answer.words import (
+    explained,
+    fewest_in_words,
+    in_words,
+    sizes_in_words,
+    sizes_table,
+    why_first,
+)
 from phaze.runtimes.layout_string import blocks_of
 from phaze.spec.documents import read_as, text_of
 from phaze.spec.mapping import StoredMapping
 from phaze.spec.systems import load_cluster
-from phaze.spec.training_plan import TIE, FewestNodes, TrainingPlan
+from phaze.spec.training_plan import TIE, FewestNodes, NearRun, TrainingPlan
 from tests.commands import assert_refused, invoke, invoke_json
 
 QUICK = ("--tries", "2000", "--steps", "500")
@@ -135,6 +144,24 @@ def test_what_is_explained_loses_time_or_has_a_reason(model: str, planned: tuple
     assert re.match(rf"tp=2: prudent {prudent_s:.4g} s \(.*\), expected {expected_s:.4g} s, with tp 2", said)
     refused = invoke(f"plan {model} {H100} --explain tp=8").stdout
     assert "tp=8: megatron: heads 4 must be a multiple of tp, got 8" in refused
+
+
+def test_an_explanation_after_an_early_end_does_not_contradict_the_table(
+    planned: tuple[Result, Path],
+) -> None:
+    plan = read_as(TrainingPlan, planned[1])
+    assert plan.explained is not None
+    assert plan.explained.best is not None
+    limit = "its time limit of 1 s was reached"
+    early = plan.model_copy(update={"certificate": plan.certificate.model_copy(update={"stopped": limit})})
+    assert len([*explained(plan.explained, plan)]) == 1
+    assert [*explained(plan.explained, early)][-1].startswith(
+        "tp=2: a faster plan with these fields may exist"
+    )
+    faster_s = 0.9 * plan.by("prudent")
+    faster = plan.explained.best.model_copy(update={"prudent_s": faster_s, "time_s": faster_s})
+    better = plan.explained.model_copy(update={"best": faster})
+    assert [*explained(better, early)][-1].startswith("tp=2: faster than plan 1, whose search ended early")
 
 
 def test_a_file_is_replayed_to_the_same_time(planned: tuple[Result, Path], tmp_path: Path) -> None:
@@ -295,8 +322,42 @@ def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
     options = ("--system", "h100", "--devices", "8,16", "--global-batch", "16", "--fix", "pp=1,cp=1")
     lines = invoke("plan", model, *options, "--tokens", "1e9").stdout.splitlines()
     words = [line.split()[0] for line in lines]
-    assert [word for word in words if word[0] != "("] == ["devices", "8", "16", "The", "Defaults"]
+    assert (words[:4], words[-1]) == (["devices", "8", "16", "The"], "Defaults")
+    # So small a model is like nothing measured: the reason stands for every size.
+    assert [line.partition(": ")[0] for line in lines if "No 80 % interval" in line] == [
+        "8 devices",
+        "16 devices",
+    ]
     assert_refused("-o accepts one number of devices", "plan", model, *options, "-o", tmp_path / "plan.json")
+
+
+def test_several_sizes_name_plans_that_surely_fit_and_why_an_interval_is_wide(
+    planned: tuple[Result, Path],
+) -> None:
+    plan = read_as(TrainingPlan, planned[1])
+    near = NearRun(source="vendor", label="row 3", distance=1.0, error=0.09, differs=("stack torchtitan",))
+    narrow = plan.model_copy(
+        update={"time_s_low": 0.96 * plan.time_s, "time_s_high": 1.05 * plan.time_s, "uncalibrated": None}
+    )
+    wide = narrow.model_copy(
+        update={
+            "question": plan.question.model_copy(update={"devices": 16}),
+            "time_s_high": 1.2 * plan.time_s,
+            "evidence": (near,),
+            "may_fit": "Plan 1 may fit: needs 70 to 90 GiB. The first that surely fits: plan 4, dp 16.",
+        }
+    )
+    text = " ".join(sizes_in_words([narrow, wide]).split())
+    assert "8 devices -4.0 % to +5.0 %, 16 devices -4.0 % to +20.0 %." in text
+    assert (
+        "16 devices have the widest one: the nearest measured run is vendor row 3 (stack torchtitan)" in text
+    )
+    assert (
+        "On 16 devices the plan may fit: needs 70 to 90 GiB. The first that surely fits: plan 4, dp 16."
+        in text
+    )
+    assert "8 devices have" not in text.replace("16 devices have", "")
+    assert "widest" not in sizes_in_words([narrow])
 
 
 def test_the_cheapest_and_the_fastest_in_time_are_named(model: str) -> None:
@@ -443,3 +504,17 @@ def test_few_words_are_a_question() -> None:
     defaults = "Defaults used: --sequence 1024, --global-batch 4096 (4 Mi tokens), --precision bf16"
     assert defaults in found.stdout
     assert "on 8 h100: 4,096 samples of 1,024 tokens" in found.stdout
+
+
+def test_a_larger_outermost_level_than_the_file_has_is_an_assumption_that_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for devices, told in ((512, False), (1024, True)):
+        prepared(PlanOptions(model="gpt2", gpus=f"{devices}xa100-fms"))
+        message = "a100-fms has 512 devices; for 1,024 its outermost level is assumed to grow"
+        assert (message in capsys.readouterr().err) == told
+
+
+def test_an_option_of_a_single_plan_is_refused_for_a_table_of_architectures() -> None:
+    command = "place -m gpt2 --devices 8 -a tpu-v4,tpu-v4-as-built --top 3"
+    assert_refused("--top applies to one architecture only", command)

@@ -6,10 +6,16 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from phaze.base import progress
+from phaze.plan.answer.answer import TrainingPlanner
+from phaze.plan.search.planned import LayoutPlans
 from phaze.spec import documents
 from phaze.spec.documents import read_as
 from phaze.spec.training_plan import TrainingPlan
@@ -67,3 +73,46 @@ def test_every_better_plan_is_written_at_once(tmp_path: Path, monkeypatch: pytes
     assert len(set(times_s)) > 1
     assert {plan.certificate.stopped for plan in written[:2]} == {"it had not ended when this plan was found"}
     assert written[-1].certificate.stopped is None
+
+
+def test_standard_output_has_one_answer_if_a_later_phase_changes_the_plan(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """The plan of the first phase, which the last one replaces, is a message of the progress only."""
+
+    def without_first(_planner: TrainingPlanner, plans: LayoutPlans) -> LayoutPlans:
+        return replace(plans, plans=plans.plans[1:])
+
+    monkeypatch.setattr(TrainingPlanner, "safest_first", without_first)
+    result = invoke(f"plan {model} --system h100 --devices 8 --global-batch 16 --fix pp=1")
+    assert result.exit_code == 0
+    assert result.stdout.count("Train with") == 1
+    assert "plan was found" not in result.stdout
+
+
+def test_progress_of_all_sizes_is_one_line_that_names_the_size(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    begun, lines = list[str](), list[str]()
+
+    @contextmanager
+    def heard(name: str, _say: Callable[[str], None], **_waits: float) -> Iterator[None]:
+        begun.append(name)
+        yield
+
+    def searched(self: TrainingPlanner, *arguments: object, **options: object) -> object:
+        lines.append(progress.doing())
+        return search_chips(self, *arguments, **options)  # type: ignore[arg-type]
+
+    search_chips = TrainingPlanner.search_chips
+    monkeypatch.setattr(progress, "heard", heard)
+    monkeypatch.setattr(TrainingPlanner, "search_chips", searched)
+    options = ("--system", "h100", "--devices", "8,16", "--global-batch", "16", "--fix", "pp=1,cp=1,tp=1")
+    result = invoke("plan", model, *options)
+    assert begun == ["plan"]
+    assert [line.partition(", about")[0] for line in lines] == [
+        "size 1 of 2, 8 devices, bounding chips and layouts",
+        "size 2 of 2, 16 devices",
+    ]
+    for devices in (8, 16):
+        assert f"plan: {devices} devices: first plan after" in result.stderr

@@ -251,7 +251,9 @@ def test_a_sequence_needs_positions() -> None:
 def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(PhazeError, match=r"no model 'Llama-3.1-8'; did you mean llama-3\.1-8b or .*\? all"):
         load_transformer("Llama-3.1-8", "plan")
-    with pytest.raises(PhazeError, match=r"no model 'zzz'; known are .*config/models\)$"):
+    with pytest.raises(
+        PhazeError, match=r"no model 'zzz'; known are .*config/models\); `phaze models` lists them$"
+    ):
         load_transformer("zzz", "plan")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from phaze.plan.machines import load_machine
 from phaze.spec.system import Cluster
 from phaze.spec.systems import load_cluster, load_network, load_stack_of, load_system_of
 from phaze.validate.calibration import FittedConstant, calibrated
-from phaze.validate.constants import RESERVED, Site
+from phaze.validate.constants import OF_DEVICE, OF_STACK, RESERVED, Site
 from phaze.validate.rows import read_rows
 from phaze.validate.table import predict_rows
 from tests.commands import assert_refused, invoke, invoke_json
@@ -237,3 +238,27 @@ def test_a_constant_that_ends_at_an_end_of_its_range_is_reported(tmp_path: Path)
             ((one.low * one.high) ** 0.5, False),
         ):
             assert FittedConstant(one, value, value, 1.0, 0.1).at_end == at_end
+
+
+def test_a_fitted_constant_outside_of_the_device_files_is_implausible() -> None:
+    """The device files state clock shares from that of h100-96gb to 1."""
+    clock, hbm = OF_DEVICE
+    assert clock.usual() == (0.697, 1.0)
+    fitted = FittedConstant(clock, 0.8, 0.47, 1.0, 0.05)
+    assert fitted.implausible == (0.697, 1.0)
+    assert replace(fitted, after=0.68).implausible is None, "within one standard deviation"
+    assert replace(fitted, uncertainty=1.5).implausible is None, "not determined"
+    assert replace(fitted, constant=hbm, after=0.95).implausible == (0.58, 0.77)
+    assert replace(fitted, constant=OF_STACK[0]).implausible is None
+
+
+def test_calibrate_prints_groups_and_names_the_implausible_constant(tmp_path: Path) -> None:
+    runs, out = measured(tmp_path), tmp_path / "mine.yaml"
+    table = pd.read_csv(runs)
+    table.assign(measured_s=table["measured_s"] * 2).to_csv(runs, index=False)
+    lines = invoke("calibrate", runs, "--system", SYSTEM, "-o", out).stdout.splitlines()
+    titles = [line.partition(" ")[0] for line in lines[:-1] if not line.startswith(" ")]
+    assert titles[:2] == ["Constants", "Mean"]
+    assert sum("implausible: device files have 0.697 to 1." in line for line in lines) == 1
+    assert sum("only their combined effect is known" in line for line in lines) <= 1
+    assert max(map(len, lines[:-1])) <= 100

@@ -156,6 +156,9 @@ def test_the_command_prints_a_table_or_json_and_writes_the_runs(tmp_path: Path) 
     shown = invoke("validate", table, "-o", out, "--errors", errors)
     assert shown.exit_code == 0
     assert "mine" in shown.stdout
+    assert "worst regret" not in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 100
+    assert "worst regret" in invoke("validate", table, "--all").stdout
     runs, ratios = pd.read_csv(out), pd.read_csv(errors)
     assert len(runs) == 3
     assert ratios["ratio"].to_numpy() == pytest.approx(runs["measured_s"] / runs["predicted_s"], abs=1e-4)

@@ -210,10 +210,20 @@ def test_without_a_bound_nothing_is_said_to_be_proven() -> None:
     """A search that ended before its first bound, and one that has a bound."""
     limit = "its time limit of 1 s was reached"
     counts = {"layouts": 10, "illegal": {}, "same": 0, "unfit": 0, "bounded": {"layout": 9}, "divisions": 1}
-    for bound_s, start in ((0.0, "Nothing is proven of the other 9 layouts."), (4.0, "Any other layout is")):
+    for bound_s, start, meaning in (
+        (0.0, "Nothing is proven of the other 9 layouts.", "no other layout is excluded."),
+        (4.0, "Any other layout is", "layouts up to 20.00 % faster are not excluded."),
+    ):
         certificate = PlanCertificate.parse(
             {**counts, "simulated": 1, "bound_s": bound_s, "gap": 1 - bound_s / 5, "stopped": limit}, "proof"
         )
         (sentence,) = proof_in_words(certificate, "expected")
         assert sentence.startswith(start)
-        assert sentence.endswith(f"The search ended early: {limit}.")
+        assert f"The search ended early: {limit}. The plan is valid, but {meaning}" in sentence
+        assert sentence.endswith("More --seconds may exclude them.")
+    slow = certificate.model_copy(update={"stopped": "at its pace the proof needs more than the limit"})
+    assert "More time would not help: fix a field, such as --fix pp=4" in next(
+        proof_in_words(slow, "expected")
+    )
+    stopped = certificate.model_copy(update={"stopped": "it was interrupted"})
+    assert next(proof_in_words(stopped, "expected")).endswith("The search ended early: it was interrupted.")

@@ -188,7 +188,7 @@ def test_a_plan_that_may_not_fit_names_the_first_that_surely_does_and_its_cost(
         named = re.search(r"The first that surely fits: (.*) \(expected (\S+) s, (\S+) %\)\.$", sentence)
         assert named is not None
         if sure:
-            assert named[1] == f"Plan {sure[0] + 1}"
+            assert named[1] == f"plan {sure[0] + 1}, {own[sure[0]].shape}"
             longer = own[sure[0]].price.time_s / own[0].price.time_s - 1
             assert float(named[3]) == pytest.approx(100 * longer, abs=0.06)
 
