@@ -63,7 +63,7 @@ def test_predicted_step_of_a_pipeline(
 ) -> None:
     """Profile, partition into two stages, emit and run by torchrun, in two processes over measured links.
 
-    A pass of a narrow stage takes 10 ms, so that the executor's time per microbatch shows, which has no price.
+    A pass of a narrow stage takes 10 ms, so the executor's time per microbatch shows, which has no price.
     """
     monkeypatch.chdir(tmp_path)
     Path("resnet.py").write_text(module)
