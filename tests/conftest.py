@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.effort import DRAWS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 os.environ.setdefault("MPLBACKEND", "Agg")
-settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
+settings.register_profile("deterministic", derandomize=True, deadline=None, database=None, max_examples=DRAWS)
 settings.load_profile("deterministic")
 
 

@@ -53,7 +53,7 @@ def durations(pipeline: PipelineStages) -> Floats:
     table[JobKind.FETCH] = pipeline.fetch_s
     table[JobKind.FORWARD] = pipeline.column("forward_s")
     table[JobKind.RECOMPUTE] = pipeline.column("recompute_s")
-    table[[JobKind.BACKWARD, JobKind.PAIRED_BACKWARD]] = pipeline.column("backward_s")
+    table[JobKind.BACKWARD] = table[JobKind.PAIRED_BACKWARD] = pipeline.column("backward_s")
     table[JobKind.WEIGHT_GRADIENT] = pipeline.column("weight_s")
     table[JobKind.INPUT_GRADIENT] = pipeline.column("backward_s") - pipeline.column("weight_s")
     # All buckets but the last are complete before the last backward pass ends.

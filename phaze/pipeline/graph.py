@@ -167,7 +167,7 @@ def _optional_jobs(pipeline: Pipeline, *, recomputes: bool = False) -> Bools:
     The shape is (4, stages).
     """
     recompute, sync, gather = (pipeline.column(name) > 0 for name in ("recompute_s", "sync_s", "gather_s"))
-    return np.stack([recompute | recomputes, sync, gather, pieces(pipeline) > 1])
+    return np.array([recompute | recomputes, sync, gather, pieces(pipeline) > 1])
 
 
 def has_jobs_of(pipeline: Pipeline, shape: Pipeline) -> bool:

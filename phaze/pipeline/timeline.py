@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze.base.arrays import Floats, Ints
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.compiled import njit
 from phaze.pipeline.durations import JobKind, occupied_s
 from phaze.pipeline.orders import Jobs, Kinds
 from phaze.pipeline.pipeline import Pipeline
@@ -26,6 +27,7 @@ Use = Literal["forward", "recompute", "backward", "update", "fetch", "transfer",
 transfer: activations and gradients in flight while the device is idle; synchronisation: likewise gradients
 and updated weights; bubble: waiting for other stages."""
 
+FORWARD, SYNC, UPDATE = int(JobKind.FORWARD), int(JobKind.SYNC), int(JobKind.UPDATE)
 USES: dict[JobKind, Use] = {
     JobKind.FETCH: "fetch",
     JobKind.FORWARD: "forward",
@@ -162,7 +164,7 @@ class Timeline:
         during, after = used_bytes(self.pipeline, group, kind, stage)
         time = np.column_stack([self.start_s[jobs], self.end_s[jobs]]).ravel()
         used = np.column_stack([during, after]).ravel()
-        fixed = fixed_bytes(self.pipeline, group)
+        fixed, _ = _total_bytes(self.pipeline, group)
         return MemoryProfile(np.concatenate([[0.0], time]), np.concatenate([[fixed], used]))
 
     @cached_property
@@ -261,16 +263,41 @@ def used_bytes(
     pipeline: Pipeline, group: int, kind: Kinds, stage: NDArray[np.int32]
 ) -> tuple[Floats, Floats]:
     """Bytes that a device of a group uses during and after each of a worker's jobs."""
-    stash, work = pipeline.column("stash_bytes")[stage], pipeline.column("work_bytes")[stage]
-    freed = np.where(pipeline.rules.releases(kind), stash, 0.0)
-    taken = np.where(kind == JobKind.FORWARD, stash, 0.0)
-    after = fixed_bytes(pipeline, group) + np.cumsum(taken) - np.cumsum(freed)
-    busy = (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC)
-    updated = pipeline.column("update_bytes")[pipeline.stages_of(group)].sum()
-    temporary = np.where(busy, work, 0.0) + np.where(kind == JobKind.UPDATE, updated, 0.0)
-    return after + freed + temporary, after
+    during, after = np.empty(len(kind)), np.empty(len(kind))
+    sizes = pipeline.column("stash_bytes"), pipeline.column("work_bytes"), pipeline.rules.releasing
+    _fill_bytes(kind, stage, sizes, _total_bytes(pipeline, group), during, after)
+    return during, after
 
 
-def fixed_bytes(pipeline: Pipeline, group: int) -> float:
-    """Bytes that a device of a group uses permanently, over all its chunks."""
-    return float(pipeline.column("fixed_bytes")[pipeline.stages_of(group)].sum())
+@njit
+def _fill_bytes(
+    kind: Kinds,
+    stage: NDArray[np.int32],
+    sizes: tuple[Floats, Floats, Bools],
+    totals: tuple[float, float],
+    during: Floats,
+    after: Floats,
+) -> None:
+    """Fill in the bytes during and after each job, which searches need for every split that they try.
+
+    `sizes` are stashed and temporary bytes by stage, and whether a job frees a stash, by kind. `totals` are
+    the permanent bytes and those only during an update.
+    """
+    (stash_bytes, work_bytes, releases), (fixed, updated) = sizes, totals
+    taken = freed = 0.0
+    for job in range(len(kind)):
+        stash = stash_bytes[stage[job]]
+        released = stash if releases[kind[job]] else 0.0
+        taken += stash if kind[job] == FORWARD else 0.0
+        freed += released
+        # Two sums, so that rounding does not depend on how the passes alternate.
+        after[job] = fixed + taken - freed
+        temporary = work_bytes[stage[job]] if FORWARD <= kind[job] < SYNC else 0.0
+        during[job] = after[job] + released + (temporary + (updated if kind[job] == UPDATE else 0.0))
+
+
+def _total_bytes(pipeline: Pipeline, group: int) -> tuple[float, float]:
+    """Bytes that a device of a group uses permanently, and only during an update, over all its chunks."""
+    stages = pipeline.stages_of(group)
+    fixed, updated = pipeline.column("fixed_bytes")[stages], pipeline.column("update_bytes")[stages]
+    return float(fixed.sum()), float(updated.sum())

@@ -36,7 +36,6 @@ from phaze.spec.models import load_model_named
 from tests.laws.draws import Drawn, draw, machine
 from tests.laws.forms import given_run
 
-DRAWS = int(os.environ.get("PHAZE_DRAWS", "200"))
 EXACT = 1e-9
 READ = ("megatron", "torchtitan", "deepspeed")
 """Runtimes whose files are written and read."""
@@ -50,7 +49,7 @@ REMARKS = {
     "stack torchtitan is priced with float8 scaled by whole tensors, not by rows", "gradient_clipping",
 }  # fmt: skip
 """Remarks on what is read that hold for the plan as well."""
-LAWS = settings(max_examples=DRAWS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
+LAWS = settings(suppress_health_check=list(HealthCheck), print_blob=False)
 
 
 @LAWS

@@ -20,12 +20,11 @@ from phaze.spec.config import FOLDER, load_settings
 from phaze.spec.models import AnyModel, load_model
 from phaze.spec.settings import ExtractSettings
 from phaze.workload.models import extract_graph, extract_workload
+from tests.effort import DRAWS
 from tests.fuzz import TROUBLES, fuzz, table
 from tests.workflow.folders import STUDY, TINY
 
 PUBLISHED = sorted((Path(__file__).parents[1] / "data" / "huggingface").glob("*/config.json"))
-EACH = 100
-"""Number of configurations of each kind."""
 ACCEPTED = 0.3
 """Minimum share of accepted ones, so that the test does not only cover refusals."""
 
@@ -143,11 +142,11 @@ class Tally:
         """Assert that enough configurations were tried and accepted."""
         total = self.counts.total()
         print(f"{self.kind}: {total} configurations, {dict(self.counts)}")  # noqa: T201
-        assert total >= EACH
+        assert total >= DRAWS
         assert self.counts["accepted"] >= ACCEPTED * total, self.counts
 
 
-MANY = settings(max_examples=EACH, suppress_health_check=list(HealthCheck))
+MANY = settings(suppress_health_check=list(HealthCheck))
 
 
 def test_hugging_face_configurations(tmp_path: Path) -> None:
@@ -268,7 +267,9 @@ def test_yaml_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("numbers", "least", "verbs"), [(60, 0, ()), (0, 40, ("emit", "read", "compare"))])
+@pytest.mark.parametrize(
+    ("numbers", "least", "verbs"), [(DRAWS, 0, ()), (0, DRAWS // 2, ("emit", "read", "compare"))]
+)
 def test_verbs_answer_or_refuse_anything(numbers: int, least: int, verbs: tuple[str], tmp_path: Path) -> None:
     """Cases of `python -m tests.fuzz`, which draws thousands, and more of changed plans and flags."""
     with warnings.catch_warnings():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -68,7 +69,14 @@ class Schedule(ABC):
 
     def releases(self, kind: NDArray[np.integer]) -> Bools:
         """Mask of the jobs that free a microbatch's activations and complete its gradients."""
-        return ends_backward(kind) if self.trains else np.asarray(kind == JobKind.FORWARD)
+        mask: Bools = self.releasing[kind]
+        return mask
+
+    @cached_property
+    def releasing(self) -> Bools:
+        """Mask of the kinds of such jobs, (kinds,)."""
+        kinds = np.arange(len(JobKind))
+        return ends_backward(kinds) if self.trains else np.asarray(kinds == JobKind.FORWARD)
 
     def most_in_flight(self, kind: NDArray[np.integer]) -> int:
         """Maximum number of in-flight microbatches of a worker, from the kinds of its jobs in order."""

@@ -6,7 +6,7 @@ from itertools import chain, combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.bitsets import Words, holds, members_of, pack, unpack
@@ -38,7 +38,6 @@ def by_definition(n: int, edges: Edges) -> set[frozenset[int]]:
     return {frozenset(s) for s in subsets if all(v in s for u, v in edges if u in s)}
 
 
-@settings(derandomize=True, deadline=None)
 @given(graphs())
 def test_all_downsets_are_found_once_and_smaller_ones_come_first(graph: tuple[int, Edges]) -> None:
     n, edges = graph
@@ -50,7 +49,6 @@ def test_all_downsets_are_found_once_and_smaller_ones_come_first(graph: tuple[in
     assert (found.membership.sum(axis=1) == found.sizes).all()
 
 
-@settings(derandomize=True, deadline=None)
 @given(graphs())
 def test_differences_of_nested_downsets_are_the_contiguous_sets(graph: tuple[int, Edges]) -> None:
     n, edges = graph
@@ -70,7 +68,6 @@ def test_differences_of_nested_downsets_are_the_contiguous_sets(graph: tuple[int
     assert {found.difference(outer, inner) for outer, inner in nested_pairs} == contiguous
 
 
-@settings(derandomize=True, deadline=None)
 @given(graphs())
 def test_inclusion_is_told_alike_by_members_and_by_bits(graph: tuple[int, Edges]) -> None:
     found = enumerate_downsets(*graph)
@@ -82,7 +79,6 @@ def test_inclusion_is_told_alike_by_members_and_by_bits(graph: tuple[int, Edges]
         assert sum(nested(found.words, outer, inner) for inner in range(len(found))) == len(inside)
 
 
-@settings(derandomize=True, deadline=None)
 @given(graphs())
 def test_prefixes_are_downsets_and_grow_by_the_smallest_node_that_is_ready(graph: tuple[int, Edges]) -> None:
     n, edges = graph

@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.formulas.even import place_evenly, place_expert
@@ -34,7 +34,6 @@ def test_the_best_boundaries_are_those_of_exhaustive_search() -> None:
         assert time_s == pytest.approx(expected, rel=1e-12), seed
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
 @given(st.integers(0, 10**6))
 def test_even_boundaries_are_never_better_than_the_best_and_these_never_than_free_widths(seed: int) -> None:
     rng = np.random.default_rng(seed)

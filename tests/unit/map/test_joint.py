@@ -1,6 +1,5 @@
 """Stages, replicas and mapping chosen together, against partition and map one after the other."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +14,10 @@ from phaze.partition.intervals import StagePaces, cut_at_paces
 from phaze.partition.study import search
 from phaze.partition.weights import PartitionTerms, Weights, stage_graph_of, sums
 from phaze.workload.operator_graphs import OperatorGraph
+from tests.effort import DRAWS
 from tests.unit.map.cases import KINDS, drawn_network
 from tests.unit.partition.graphs import operator_graph, random_weights
 
-DRAWS = int(os.environ.get("PHAZE_DRAWS", "200"))
 SHAPES = ((2, 1), (3, 1), (2, 2), (1, 2))
 QUICK = MapSettings("p2p", steps=100, limits=SearchLimits(tries=300))
 

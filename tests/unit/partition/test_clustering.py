@@ -3,7 +3,7 @@
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
@@ -58,7 +58,6 @@ def test_every_step_takes_the_least_cost(alpha: float, limit: float) -> None:
             assert (ours == plain).all(), (seed, most)
 
 
-@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     nodes=st.integers(1, 40),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.arrays import Floats, Ints
@@ -160,7 +160,6 @@ def events_step(stages: StageGraph, mapping: Ints, network: DeviceNetwork) -> fl
     return float(ended.max())
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10_000), stages=st.integers(1, 5), replicas=st.integers(1, 3), batch=st.integers(1, 5)
 )
@@ -171,7 +170,6 @@ def test_times_are_those_of_discrete_events(seed: int, stages: int, replicas: in
     assert step_time_s(work, mapping, network) == pytest.approx(expected, rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10_000), stages=st.integers(1, 6), replicas=st.integers(1, 3), batch=st.integers(1, 6)
 )

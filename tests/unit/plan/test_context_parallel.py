@@ -124,7 +124,7 @@ def test_overlap_of_slices_hides_nothing_of_what_parts_gather() -> None:
 
 
 @given(run=runs())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_any_run_can_be_cut_along_its_sequences(run: Run) -> None:
     cut = changed(run, cp=2, gpus=2 * run.gpus)
     found, whole = predict(cut, machine()), predict(run, machine())

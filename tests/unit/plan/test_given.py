@@ -51,7 +51,7 @@ def costs_of(run: Run) -> dict[str, LayerCost]:
 
 
 @given(run=runs())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_half_of_any_bandwidth_never_speeds_a_run_up(run: Run) -> None:
     fast = machine()
     time_s = predict(run, fast).time_s
@@ -60,7 +60,7 @@ def test_half_of_any_bandwidth_never_speeds_a_run_up(run: Run) -> None:
 
 
 @given(run=runs())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_shares_are_shares_and_memory_is_the_sum_of_its_parts(run: Run) -> None:
     found = predict(run, machine())
     assert 0 <= found.bubble_share < 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ from tests.chip_parts import (
     product_errors,
     ratios,
 )
+from tests.effort import DRAWS
 
 LENGTH, LAYOUT = 4096, Layout(tp=4, microbatch=2)
 
@@ -151,13 +153,14 @@ def test_parts_agree_on_layouts_of_dense_models_and_of_experts() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("chip", CHIPS)
 def test_parts_agree_in_all_cases(chip: str) -> None:
-    """Products, attention, vector operators, collectives, layers and memory, of 80 cases on a chip."""
-    cases = 0
+    """Products, attention, vector operators, collectives, layers and memory, of up to 80 cases on a chip."""
+    cases, each = 0, min(20, max(1, DRAWS // 8))
     for name in (*DENSE, *EXPERTS):
-        for layout, over in ratios(chip, name, layouts_for(name)):
+        layouts = Random(f"{chip} {name}").sample(layouts_for(name), each)
+        for layout, over in ratios(chip, name, layouts):
             assert over == pytest.approx(dict.fromkeys(over, 1.0), rel=1e-6), (name, layout.key)
             cases += 1
-    assert cases == 80
+    assert cases == 4 * each
 
 
 @pytest.fixture(scope="module")

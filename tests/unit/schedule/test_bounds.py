@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.schedule.bounds import (
@@ -50,7 +50,6 @@ def schedule_by_bounds(
 
 @pytest.mark.slow
 @given(SEEDS, st.integers(2, 5), st.sampled_from(["plain", "network", "overlap"]))
-@settings(max_examples=120)
 def test_the_optimum_lies_between_the_bounds(seed: int, operators: int, kind: str) -> None:
     """Exhaustive search finds no latency below the lower bound, and none above the feasible latency."""
     layer = random_layer(seed, operators, network=kind != "plain", overlap=kind == "overlap")
@@ -61,7 +60,6 @@ def test_the_optimum_lies_between_the_bounds(seed: int, operators: int, kind: st
 
 
 @given(SEEDS, st.integers(2, 12), st.booleans())
-@settings(max_examples=120)
 def test_the_bound_in_closed_form_is_below_every_schedule(seed: int, operators: int, network: bool) -> None:
     """It is at most the bound of the search, and exact where one operator runs after the other."""
     layer = random_layer(seed, operators, network=network, overlap=False)
@@ -80,7 +78,6 @@ def test_the_bound_in_closed_form_is_below_every_schedule(seed: int, operators: 
 
 
 @given(SEEDS, st.integers(2, 12), st.sampled_from(["plain", "network", "overlap"]))
-@settings(max_examples=120)
 def test_the_feasible_latency_is_that_of_a_schedule_that_can_be_executed(
     seed: int, operators: int, kind: str
 ) -> None:
@@ -93,7 +90,6 @@ def test_the_feasible_latency_is_that_of_a_schedule_that_can_be_executed(
 
 
 @given(SEEDS, st.integers(2, 10))
-@settings(max_examples=60)
 def test_bounds_meet_where_no_operator_is_fused(seed: int, operators: int) -> None:
     """Without fused operators, the search over barriers proves every small component."""
     layer = random_layer(seed, operators)
@@ -103,7 +99,6 @@ def test_bounds_meet_where_no_operator_is_fused(seed: int, operators: int) -> No
 
 
 @given(SEEDS, st.integers(2, 9), st.sampled_from(["plain", "network", "overlap"]))
-@settings(max_examples=60)
 def test_more_effort_stays_within_the_bounds_of_less(seed: int, operators: int, kind: str) -> None:
     """Results of the schedule stage lie within the bounds of the screen."""
     layer = random_layer(seed, operators, network=kind != "plain", overlap=kind == "overlap")
@@ -114,7 +109,6 @@ def test_more_effort_stays_within_the_bounds_of_less(seed: int, operators: int, 
 
 
 @given(SEEDS)
-@settings(max_examples=40)
 def test_the_bounds_lie_between_the_critical_path_and_everything_on_all_cores(seed: int) -> None:
     """No schedule beats the longest path, and running all operators alone is always possible."""
     layer = random_layer(seed, 9, network=True)

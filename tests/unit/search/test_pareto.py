@@ -1,7 +1,7 @@
 """The sweep agrees with a comparison of all pairs."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.search.pareto import MANY, covered_by, uncovered, uncovered_among
@@ -9,7 +9,6 @@ from phaze.search.pareto import MANY, covered_by, uncovered, uncovered_among
 POINT = st.tuples(*[st.sampled_from([1.0, 2.0, 3.0, 4.0])] * 3, st.booleans())
 
 
-@settings(derandomize=True, max_examples=400, deadline=None)
 @given(points=st.lists(POINT, max_size=14))
 def test_a_point_is_covered_by_what_is_nowhere_worse_and_better_or_earlier(
     points: list[tuple[float, float, float, bool]],

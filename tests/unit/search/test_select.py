@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -27,7 +27,6 @@ def shards(draw: st.DrawFn) -> Shard:
     return lower, feasible, area, np.array(draw(st.permutations(range(n)))), exact
 
 
-@settings(derandomize=True, max_examples=600, deadline=None)
 @given(shard=shards(), best=st.integers(1, 3), tolerance=st.sampled_from([0.0, 0.01, 0.02]))
 def test_the_answers_of_a_shard_are_kept_whatever_the_exact_times_are(
     shard: Shard, best: int, tolerance: float

@@ -50,7 +50,7 @@ def volumes(found: tuple[TileShare, ...], phase: str) -> list[tuple[float, str, 
 
 
 @given(powers, powers, powers, powers)
-@settings(derandomize=True, max_examples=15)
+@settings(max_examples=15)
 def test_a_linear_operator_has_the_row_of_table_iii(b: int, m: int, n: int, k: int) -> None:
     share = LINEAR.shares((b, m, n, k))[0]
     rows = {
@@ -64,7 +64,7 @@ def test_a_linear_operator_has_the_row_of_table_iii(b: int, m: int, n: int, k: i
 
 
 @given(powers, powers, powers, powers)
-@settings(derandomize=True, max_examples=15)
+@settings(max_examples=15)
 def test_a_convolution_has_the_row_of_table_iii(b: int, c: int, i: int, k: int) -> None:
     """Stride 1, so that the table's H and W are those of input and output."""
     (share,) = shares(ConvolutionShape(8, 16, 12, 32, window=3), (b, c, i, k))
@@ -94,7 +94,7 @@ def test_a_pool_exchanges_nothing() -> None:
 
 
 @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]))
-@settings(derandomize=True, max_examples=12)
+@settings(max_examples=12)
 def test_a_transformer_is_the_sum_of_its_products(d: int, t: int) -> None:
     """Table III: FLOPs, (2 B S H/N_d, N_m) forward and backward, (12 H²/N_m, N_d) in the update."""
     batch, hidden, sequence = 8, 64, 32
@@ -119,7 +119,7 @@ def test_equation_6_is_what_a_transformer_all_reduces_in_16_bits() -> None:
 
 
 @given(st.tuples(powers, powers, powers, powers), st.integers(0, 2**31))
-@settings(derandomize=True, max_examples=20)
+@settings(max_examples=20)
 def test_reducing_over_the_axes_of_table_iii_gives_the_whole_products(degrees: Degrees, seed: int) -> None:
     """Every tile multiplies its parts; the table's reductions complete the product, with the right sizes."""
     rng = np.random.default_rng(seed)

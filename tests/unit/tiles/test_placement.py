@@ -44,7 +44,7 @@ def cut(size: int, seed: int) -> dict[TileAxis, int]:
 
 
 @given(sides, sides, st.integers(0, 2**16), st.sampled_from(["near", "far"]))
-@settings(derandomize=True, max_examples=30)
+@settings(max_examples=30)
 def test_groups_along_an_axis_part_the_tiles_and_cross_those_of_others_once(
     rows: int, columns: int, seed: int, placed: str
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.cost.memory import update_bytes
@@ -43,7 +43,6 @@ dimensions = st.integers(1, 60)
 
 
 @given(dimensions, dimensions, dimensions, st.integers(1, 5))
-@settings(derandomize=True, max_examples=50)
 def test_an_array_takes_the_cycles_of_scale_sim(m: int, k: int, n: int, count: int) -> None:
     """SCALE-Sim 3.0, as in `cost.mapper.arrays`: (2 R + C + m − 2) ⌈k/R⌉ ⌈n/C⌉ − 1, the faster dataflow."""
     weight = (16 + 16 + m - 2) * ceil(k / 8) * ceil(n / 16) * count - 1
@@ -109,7 +108,6 @@ def test_operands_may_pass_once() -> None:
 
 
 @given(amounts, amounts, amounts, st.integers(1, 400), st.integers(1, 400))
-@settings(derandomize=True, max_examples=100)
 def test_traffic_counts_every_part_by_hand(w: int, x: int, y: int, small: int, more: int) -> None:
     """The penalty counted part by part, and no less traffic with less SRAM."""
     op = TileBytes(w, w, 0, x, y)
@@ -190,7 +188,6 @@ def test_algorithm_1_as_printed_is_another() -> None:
 
 
 @given(st.lists(st.tuples(*[amounts] * 5), min_size=1, max_size=4), st.integers(1, 3000))
-@settings(derandomize=True, max_examples=100)
 def test_the_second_branch_of_algorithm_1_is_never_taken(
     ops: list[tuple[int, int, int, int, int]], sram_bytes: int
 ) -> None:

@@ -76,7 +76,7 @@ def test_the_wafer_scale_engine_takes_no_more_messages_than_40_by_40_tiles() -> 
 
 
 @given(st.sampled_from([(1, 6), (4, 8), (6, 6), (8, 12)]), st.integers(0, 2**16))
-@settings(derandomize=True, max_examples=30)
+@settings(max_examples=30)
 def test_groups_of_a_block_are_those_of_its_tiles(sides: tuple[int, int], seed: int) -> None:
     grid = TileGrid(12, 12)
     block = TileBlock(grid, 2, 0, *sides)
@@ -94,7 +94,6 @@ def _sets(groups: Sequence[Sequence[int]]) -> set[frozenset[int]]:
 @given(
     st.integers(1, 60), st.integers(1, 60), st.integers(1, 40), st.sampled_from([stage_blocks, stage_rows])
 )
-@settings(derandomize=True, max_examples=60)
 def test_stages_of_any_number_have_equal_disjoint_blocks(
     rows: int, columns: int, stages: int, place: object
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from phaze.layout import Layout
@@ -41,9 +40,6 @@ SEQUENCES = {
     "megatron-gpt3-175b": 2048,
 }
 POINTS = [(name, t) for name in NAMES for t in WIDTHS.get(name, (1,))]
-
-some = settings(max_examples=40)
-"""Number of random models: enough to cover every option several times, and still fast."""
 
 
 def model_of(name: str) -> Model:

@@ -5,7 +5,7 @@ from itertools import pairwise, permutations, product
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.cost.mapper.arrays import (
@@ -186,7 +186,6 @@ def simulated_cycles(weights: list[Grid], streams: list[Grid], rows: int, column
     return array.cycle - 1
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 12), st.integers(1, 4), st.integers(1, 3))
 def test_preloaded_cycles_are_those_of_an_array_cycle_by_cycle(
     rows: int, columns: int, stream: int, folds_in_all: int, starts: int

@@ -190,7 +190,6 @@ def test_designs_do_not_depend_on_each_other() -> None:
             assert whole[s, c] == one[0, 0]
 
 
-@settings(max_examples=50)
 @given(problems_of_any_size)
 def test_no_mapping_beats_the_peak_or_the_bandwidth(p: Problem) -> None:
     """Every multiply-accumulate takes a unit for a cycle, and every operand crosses the global buffer's edge
@@ -205,7 +204,6 @@ def test_no_mapping_beats_the_peak_or_the_bandwidth(p: Problem) -> None:
     assert found.l2_words[0, 0] >= words * (1 - EXACT)
 
 
-@settings(max_examples=40)
 @given(problems_of_any_size, st.integers(1, 300), st.integers(0, 600_000), st.floats(1.0, 10.0))
 def test_more_cores_buffer_or_bandwidth_is_never_slower(
     p: Problem, cores: int, l2_words: int, faster: float

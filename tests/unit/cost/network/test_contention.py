@@ -82,7 +82,7 @@ def test_nobody_overtakes_on_a_link_that_an_older_transfer_waits_for() -> None:
 
 
 @given(seeds)
-@settings(max_examples=20, derandomize=True, deadline=None)
+@settings(max_examples=20)
 def test_one_transfer_at_a_time_holds_a_link(seed: int) -> None:
     nodes = GRID.tiles
     delivery = deliver(MESH, random_plan(seed, nodes=nodes))
@@ -94,7 +94,7 @@ def test_one_transfer_at_a_time_holds_a_link(seed: int) -> None:
 @pytest.mark.parametrize("switching", SWITCHING)
 @pytest.mark.parametrize("contention", ["arrival", "order", "none"])
 @given(seeds)
-@settings(max_examples=8, derandomize=True, deadline=None)
+@settings(max_examples=8)
 def test_every_byte_that_is_sent_is_received(switching: Switching, contention: str, seed: int) -> None:
     """At every node, incoming bytes plus sent bytes equal outgoing bytes plus received bytes."""
     plan = random_plan(seed)
@@ -110,7 +110,7 @@ def test_every_byte_that_is_sent_is_received(switching: Switching, contention: s
 
 @pytest.mark.parametrize("switching", SWITCHING)
 @given(seeds)
-@settings(max_examples=15, derandomize=True, deadline=None)
+@settings(max_examples=15)
 def test_contention_only_delays(switching: Switching, seed: int) -> None:
     plan = random_plan(seed)
     alone = deliver(MESH, plan, "none", switching)
@@ -125,7 +125,7 @@ def test_contention_only_delays(switching: Switching, seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=20, derandomize=True, deadline=None)
+@settings(max_examples=20)
 def test_links_that_serve_in_the_order_of_requests_give_the_same_times(seed: int) -> None:
     """Two methods: discrete events, and one sweep over messages in the order of their requests."""
     plan = random_plan(seed, nodes=GRID.tiles)
@@ -148,7 +148,7 @@ def test_links_that_serve_in_the_order_of_requests_give_the_same_times(seed: int
 @pytest.mark.parametrize("switching", SWITCHING)
 @pytest.mark.parametrize("contention", ["order", "none"])
 @given(seeds)
-@settings(max_examples=15, derandomize=True, deadline=None)
+@settings(max_examples=15)
 def test_with_a_fixed_order_halving_any_bandwidth_never_speeds_up(
     switching: Switching, contention: str, seed: int
 ) -> None:
@@ -160,7 +160,7 @@ def test_with_a_fixed_order_halving_any_bandwidth_never_speeds_up(
 
 
 @given(seeds)
-@settings(max_examples=15, derandomize=True, deadline=None)
+@settings(max_examples=15)
 def test_first_come_first_served_halving_all_bandwidths_doubles_the_time_without_latency(seed: int) -> None:
     topology = mesh(GRID, Wires(4.0), PortMemory((0, 8), 2.0))
     plan = tuple(message._replace(delay_s=0.0) for message in random_plan(seed))
@@ -187,7 +187,7 @@ def test_first_come_first_served_a_slower_link_can_speed_up() -> None:
 
 
 @given(seeds)
-@settings(max_examples=15, derandomize=True, deadline=None)
+@settings(max_examples=15)
 def test_permuting_identical_devices_changes_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed)
     name = rng.permutation(6)
@@ -207,7 +207,7 @@ def test_permuting_identical_devices_changes_nothing(seed: int) -> None:
 @pytest.mark.parametrize("messages", [1, 9, 80])
 @pytest.mark.parametrize("switching", SWITCHING)
 @given(seeds)
-@settings(max_examples=20, derandomize=True, deadline=None)
+@settings(max_examples=20)
 def test_compiled_events_are_bit_identical_to_simpy(switching: Switching, messages: int, seed: int) -> None:
     """With whole bytes, where many requests coincide, and with arbitrary bytes and delays."""
     whole, rng = random_plan(seed, messages), np.random.default_rng(seed)

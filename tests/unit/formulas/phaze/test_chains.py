@@ -9,7 +9,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import Generator
 
@@ -157,7 +157,6 @@ def test_a_model_of_realistic_size_has_it_too(tensor: int, recompute: bool) -> N
     np.testing.assert_allclose(found, one_by_one(runs, forward, 2 * forward, tensor, setting), rtol=1e-12)
 
 
-@settings(max_examples=40)
 @given(st.integers(0, 10**6))
 def test_more_memory_devices_or_bandwidth_or_shorter_latencies_are_never_slower(seed: int) -> None:
     rng = np.random.default_rng(seed)

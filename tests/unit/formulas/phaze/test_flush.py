@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.formulas.flushing import Chain, Setting
@@ -71,7 +71,6 @@ def test_what_is_found_is_a_placement_that_fits_and_takes_the_time_stated() -> N
         assert exhaustive.time_s(chain, stages, found.data, setting) == pytest.approx(found.time_s, rel=1e-12)
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 10**6))
 def test_more_memory_devices_or_bandwidth_is_never_slower(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.units import GIB
@@ -49,7 +49,6 @@ def named(layers: ProfiledLayers) -> ProfiledLayers:
     return replace(layers, options=renamed)
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
 @given(st.integers(0, 2**32 - 1))
 def test_no_baseline_within_the_memory_is_faster_and_each_keeps_its_promise(seed: int) -> None:
     rng = np.random.default_rng(seed)

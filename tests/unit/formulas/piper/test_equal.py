@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.units import GIB
@@ -111,7 +111,6 @@ def _slowest(
     return slowest
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.integers(0, 2**32 - 1))
 def test_the_plan_is_the_best_of_all_alike_complete_in_the_order_of_the_flow_and_within_limits(
     seed: int,

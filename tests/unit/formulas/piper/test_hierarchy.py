@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.formulas.piper.hierarchy import plan_hierarchy
@@ -20,7 +20,6 @@ GIB = 2.0**30
 TWO = ((1, 2), (2, 1), (2, 2), (3, 2), (2, 3), (4, 2))
 THREE = ((1, 2, 2), (2, 1, 2), (2, 2, 1), (2, 2, 2), (3, 2, 2))
 Levelled = tuple[ProfiledLayers, Hierarchy]
-profile = settings(derandomize=True, deadline=None, max_examples=60)
 
 
 def time_of(plan: PiperPlan | None) -> float:
@@ -28,14 +27,12 @@ def time_of(plan: PiperPlan | None) -> float:
     return inf if plan is None else plan.time_per_sample_s
 
 
-@profile
 @given(st.one_of(hierarchies(TWO, 4), hierarchies(THREE, 3)))
 def test_a_plan_equals_exhaustive_search(instance: Levelled) -> None:
     """Branches, several widths, tight memory, both kinds of synchronisation, two and three levels."""
     assert time_of(plan_hierarchy(*instance)) == pytest.approx(least_time(*instance), rel=1e-9)
 
 
-@profile
 @given(hierarchies((*TWO, *THREE, (4, 3), (6,)), 6))
 def test_a_plan_takes_the_time_it_says(instance: Levelled) -> None:
     """Evaluated from the outside in; its layers, devices and degrees are within the limits."""
@@ -54,7 +51,6 @@ def test_a_plan_takes_the_time_it_says(instance: Levelled) -> None:
     assert 1 <= found.binding_level <= len(hierarchy.levels)
 
 
-@profile
 @given(hierarchies(((1,), (4,), (6,), (1, 1), (4, 1), (3, 1, 1)), 6), st.booleans())
 def test_one_level_equals_the_flat_planner_and_levels_of_one_device_change_nothing(
     instance: Levelled, linear: bool

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.units import GIB
@@ -25,7 +25,6 @@ def best_of_all(knapsack: Knapsack) -> float | None:
     return min((time for time, memory in totals if memory <= knapsack.limit_bytes), default=None)
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
 def test_the_choice_is_the_best_of_all(seed: int, layers: int) -> None:
     knapsack = drawn(np.random.default_rng(seed), layers, 4)
@@ -44,7 +43,6 @@ def test_an_integer_program_agrees_on_larger_ones() -> None:
     assert 0 < none < 50
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40))
 def test_the_price_of_memory_gives_the_best_lagrangian_bound(seed: int, layers: int) -> None:
     """No other price is better, and the bound is never above the best choice."""

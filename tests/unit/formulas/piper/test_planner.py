@@ -28,7 +28,6 @@ def time_of(found: PiperPlan | None) -> float:
     return found.time_per_sample_s if found else inf
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
 @given(instances(), st.booleans(), st.sampled_from((None, 1, 2)))
 def test_the_plan_is_the_best_of_all(instance: Instance, linear: bool, most_data: int | None) -> None:
     layers, cluster = instance
@@ -39,7 +38,6 @@ def test_the_plan_is_the_best_of_all(instance: Instance, linear: bool, most_data
         assert_is_a_plan(layers, cluster, found)
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
 @given(instances())
 def test_an_exact_knapsack_gives_the_best_of_all_configurations_too(instance: Instance) -> None:
     layers, cluster = instance
@@ -48,7 +46,6 @@ def test_an_exact_knapsack_gives_the_best_of_all_configurations_too(instance: In
     assert time_of(found) <= time_of(plan(layers, cluster)) * (1 + 1e-10)
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
 @given(instances())
 def test_one_run_gives_the_best_of_every_number_of_devices(instance: Instance) -> None:
     layers, cluster = instance
@@ -67,7 +64,7 @@ def test_larger_graphs_with_branches_are_planned_as_well_as_plain_search_does() 
             assert time_of(found) == pytest.approx(best_times(layers, cluster, exact=exact)[-1], rel=1e-10)
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(instances(), st.sampled_from((0.5, 1.0, 1.001, 2.0)))
 def test_a_plan_that_has_to_beat_a_time_is_the_best_one_or_none(instance: Instance, factor: float) -> None:
     best = plan(*instance)

@@ -6,7 +6,7 @@ from math import ceil, inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.formulas.piper.layers import Configurations, FlatCluster, ProfiledLayers
@@ -33,7 +33,6 @@ def cluster_of(memory: float, microbatches: int = 8, **changes: object) -> FlatC
     return FlatCluster(8, memory, 2.0, microbatches, **changes)
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
 @given(instances(6, 6), st.data())
 def test_a_stage_costs_what_the_formula_and_the_rule_say(
     instance: tuple[ProfiledLayers, FlatCluster], data: st.DataObject

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from phaze.formulas.piper.layers import FlatCluster, ProfiledLayers
 from phaze.formulas.piper.planner import plan
@@ -14,7 +14,6 @@ from phaze.formulas.piper.table import time_table
 from tests.unit.formulas.piper.exhaustive import best_times, instances
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
 @given(instances())
 def test_each_entry_is_the_best_of_all_plans(instance: tuple[ProfiledLayers, FlatCluster]) -> None:
     layers, cluster = instance
@@ -26,7 +25,6 @@ def test_each_entry_is_the_best_of_all_plans(instance: tuple[ProfiledLayers, Fla
         assert table.time_s[s].tolist() == pytest.approx(best_times(layers, exactly), rel=1e-10)
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
 @given(instances())
 def test_the_least_time_and_its_stages_are_those_of_the_planner(
     instance: tuple[ProfiledLayers, FlatCluster],

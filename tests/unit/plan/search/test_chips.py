@@ -28,10 +28,9 @@ from phaze.spec.documents import read_as, write_document
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.models import load_transformer
 from phaze.spec.training_plan import TrainingPlan
+from tests.effort import DRAWS
 from tests.plans import plan_of, planner_of
 from tests.unit.plan.search.exhaustive import QuickPrice, divisions, fastest_s, planned, priced_layouts
-
-DRAWS = 1000
 
 
 def drawn_chips(rng: np.random.Generator, number: int) -> tuple[Architecture, ...]:
@@ -113,9 +112,9 @@ def chosen() -> TrainingPlan:
 
 @pytest.mark.slow
 def test_no_drawn_chip_and_layout_contradicts_the_certificate() -> None:
-    audit = certify_plan(chosen(), DRAWS, 0)
+    audit = certify_plan(chosen(), 5 * DRAWS, 0)
     assert audit.counterexamples == []
-    assert len(audit.drawn) == DRAWS
+    assert len(audit.drawn) == 5 * DRAWS
     assert len({drawn.chip for drawn in audit.drawn}) == 12
     best_s = audit.fitting[0].time_s
     contradicted = replace(audit, bound_s=best_s * (1 + 1e-6))

@@ -11,7 +11,7 @@ from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import INPUT
 from tests.oracles.parameters import training_head_parameters
-from tests.unit.workload.examples import NAMES, forward_flops, layer_of, model_of, slice_of, slices, some
+from tests.unit.workload.examples import NAMES, forward_flops, layer_of, model_of, slice_of, slices
 
 
 def test_a_gpt_block_has_the_operators_of_the_published_model() -> None:
@@ -107,7 +107,6 @@ def test_matmul_flops_of_a_gpt_block_are_24bsh2_plus_4bs2h() -> None:
         assert forward_flops(layer_of(part, "block")) == 24 * B * s * h**2 + 4 * B * s**2 * h
 
 
-@some
 @given(slices().filter(lambda part: part.layout.tp == 1))
 def test_matmul_flops_of_random_models_equal_the_closed_form(part: ModelSlice) -> None:
     """The closed form holds for any options of a model, including grouped and gated ones."""
@@ -133,7 +132,6 @@ def _head_flops(part: ModelSlice) -> int:
     return pooler + sentence + 2 * part.tokens * (logits + transform)
 
 
-@some
 @given(slices().filter(lambda part: part.layout.tp == 1))
 def test_parameters_of_random_models_agree(part: ModelSlice) -> None:
     """The count of the spec equals the sum over the operators for any options of a model."""
@@ -171,7 +169,6 @@ def test_a_model_without_head_norm_and_pooler_ends_with_its_blocks() -> None:
     assert [layer.name for layer in transformer_graph(part).layers] == ["embedding", "block"]
 
 
-@some
 @given(slices())
 def test_a_tensor_with_several_readers_is_forked(part: ModelSlice) -> None:
     """Only a fork sends a gradient to several readers; the readers of a split share it without overlap."""
@@ -184,7 +181,6 @@ def test_a_tensor_with_several_readers_is_forked(part: ModelSlice) -> None:
                 assert (len(sizes) > 1) == (primitive.kind == "fork")
 
 
-@some
 @given(slices())
 def test_every_primitive_leads_to_the_end_of_its_layer(part: ModelSlice) -> None:
     """Inputs precede their readers, sizes are positive, and only the last primitive has no reader."""
@@ -196,7 +192,6 @@ def test_every_primitive_leads_to_the_end_of_its_layer(part: ModelSlice) -> None
             assert all(INPUT <= tensor.source < index for tensor in primitive.inputs)
 
 
-@some
 @given(slices(), st.integers(2, 50))
 def test_layers_do_not_depend_on_how_many_blocks_there_are(part: ModelSlice, layers: int) -> None:
     """Another number of blocks changes no layer."""

@@ -16,7 +16,7 @@ from phaze.workload.lower.fusion import fuse
 from phaze.workload.models import build_graph
 from phaze.workload.operators import LayerPass
 from phaze.workload.primitives import INPUT, ModelGraph
-from tests.unit.workload.examples import SPECS, VISION, forward_flops, some
+from tests.unit.workload.examples import SPECS, VISION, forward_flops
 
 
 def model_of_images(name: str) -> Vision:
@@ -46,7 +46,6 @@ def unroll(x: np.ndarray, window: int, stride: int) -> np.ndarray:
     return np.array(rows)
 
 
-@some
 @given(
     st.integers(1, 2),
     st.integers(1, 3),

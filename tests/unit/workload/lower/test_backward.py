@@ -12,7 +12,7 @@ from phaze.workload.lower.fusion import fuse
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.operators import LayerPass, Operator
 from phaze.workload.primitives import LayerGraph
-from tests.unit.workload.examples import layer_of, slice_of, slices, some
+from tests.unit.workload.examples import layer_of, slice_of, slices
 
 TOKENS, HIDDEN = 1024, 768
 RESIDUAL = 2 * TOKENS * HIDDEN
@@ -62,7 +62,6 @@ def streamed(graph: LayerPass) -> int:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@some
 @given(part=slices())
 def test_paired_operators_mirror_the_forward_pass(part: ModelSlice, fused: bool) -> None:
     """One backward operator for each forward operator, in reverse, with every edge reversed."""
@@ -74,7 +73,6 @@ def test_paired_operators_mirror_the_forward_pass(part: ModelSlice, fused: bool)
         assert {(e.source, e.target) for e in back.edges} == turned
 
 
-@some
 @given(slices())
 def test_products_take_twice_the_flops_of_the_forward_pass(part: ModelSlice) -> None:
     """Every matrix multiplication has two gradients of the same cost, in both forms."""
@@ -205,7 +203,6 @@ def test_an_unfused_bias_is_a_view_with_a_leaf() -> None:
     assert leaf.parts[0].streamed_bytes == 4 * RESIDUAL + 2 * 4 * HIDDEN
 
 
-@some
 @given(slices())
 def test_leaves_are_leaves_and_there_is_one_for_every_operator_with_parameters(part: ModelSlice) -> None:
     """No operator waits for a weight gradient, and every operator with parameters has one."""
@@ -219,7 +216,6 @@ def test_leaves_are_leaves_and_there_is_one_for_every_operator_with_parameters(p
         assert len(graph.operators) <= len(groups) + len(leaves)
 
 
-@some
 @given(slices())
 def test_every_backward_operator_follows_from_the_layers_end(part: ModelSlice) -> None:
     """Edges follow the order of operators, and all but the first operators have an incoming edge."""
@@ -232,7 +228,6 @@ def test_every_backward_operator_follows_from_the_layers_end(part: ModelSlice) -
             assert len(graph.edges) == len({(e.source, e.target) for e in graph.edges})
 
 
-@some
 @given(slices())
 def test_fusion_never_adds_traffic_backward(part: ModelSlice) -> None:
     """A fused backward pass streams no more than an unfused one, in both forms."""
@@ -241,7 +236,6 @@ def test_fusion_never_adds_traffic_backward(part: ModelSlice) -> None:
             assert streamed(passed(layer, form)) <= streamed(passed(layer, form, fused=False))
 
 
-@some
 @given(slices())
 def test_splitting_never_saves_traffic(part: ModelSlice) -> None:
     """Separate gradients read no less than joint ones."""

@@ -9,7 +9,7 @@ from phaze.workload.lower.fusion import fuse
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.operators import LayerPass, Operator
 from phaze.workload.primitives import LayerGraph
-from tests.unit.workload.examples import layer_of, slice_of, slices, some
+from tests.unit.workload.examples import layer_of, slice_of, slices
 
 
 def passed(layer: LayerGraph, *, fused: bool = True) -> LayerPass:
@@ -98,7 +98,6 @@ def test_a_loss_reads_one_value_a_token() -> None:
     assert (loss.input_bytes, loss.output_bytes) == (2 * TOKENS, 2 * TOKENS)
 
 
-@some
 @given(slices())
 def test_fusion_never_adds_traffic(part: ModelSlice) -> None:
     """A fused pass streams no more than an unfused one, and does the same work."""
@@ -111,7 +110,6 @@ def test_fusion_never_adds_traffic(part: ModelSlice) -> None:
         assert work[0] == work[1]
 
 
-@some
 @given(slices())
 def test_fusion_changes_nothing_that_is_kept(part: ModelSlice) -> None:
     """The tensors stored for the backward pass are the same with and without fusion."""
@@ -120,7 +118,6 @@ def test_fusion_changes_nothing_that_is_kept(part: ModelSlice) -> None:
         assert kept[0] == kept[1]
 
 
-@some
 @given(slices())
 def test_edges_carry_what_their_target_reads(part: ModelSlice) -> None:
     """The bytes of the edges into an operator are its input, except for the input of the layer."""

@@ -12,7 +12,7 @@ from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import INPUT, LayerBuilder
-from tests.unit.workload.examples import layer_of, named_groups, names, slice_of, slices, some
+from tests.unit.workload.examples import layer_of, named_groups, names, slice_of, slices
 
 
 def test_a_gpt_block_fuses_into_14_operators() -> None:
@@ -126,7 +126,6 @@ def test_a_dropout_with_its_softmax_reads_nothing_from_memory() -> None:
         assert apart - joined == tensors * elements * 2
 
 
-@some
 @given(slices())
 def test_operators_are_a_partition_in_topological_order(part: ModelSlice) -> None:
     """Every primitive is in one operator; only its last one is read from outside; every operator comes
@@ -144,7 +143,6 @@ def test_operators_are_a_partition_in_topological_order(part: ModelSlice) -> Non
             assert all(s == INPUT or (place[s] < number and s == groups[place[s]][-1]) for s in sources)
 
 
-@some
 @given(slices())
 def test_an_operator_has_one_product_and_no_company_for_collectives(part: ModelSlice) -> None:
     """No operator has two products, a product with a reduction, or a collective with another primitive."""

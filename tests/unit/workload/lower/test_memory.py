@@ -9,7 +9,7 @@ from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.memory import first_stashes
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import LayerGraph
-from tests.unit.workload.examples import POINTS, layer_of, model_of, slice_of, slices, some
+from tests.unit.workload.examples import POINTS, layer_of, model_of, slice_of, slices
 
 
 def kept_bytes(layer: LayerGraph, bytes_per_element: int = 2) -> int:
@@ -79,7 +79,6 @@ def test_views_are_what_they_show() -> None:
     assert pieces == {(bias, 0), (bias, 1), (bias, 2)}
 
 
-@some
 @given(slices())
 def test_no_tensor_is_kept_twice(part: ModelSlice) -> None:
     """Every stashed tensor belongs to one primitive, and has a positive size."""
@@ -89,7 +88,6 @@ def test_no_tensor_is_kept_twice(part: ModelSlice) -> None:
         assert all(s.nbytes > 0 and s.source < len(layer.primitives) for s in found)
 
 
-@some
 @given(slices())
 def test_what_is_kept_grows_with_the_microbatch(part: ModelSlice) -> None:
     """Twice the samples store twice the bytes."""

@@ -11,7 +11,7 @@ from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.memory import first_stashes
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import LayerGraph
-from tests.unit.workload.examples import POINTS, forward_flops, layer_of, slice_of, slices, some
+from tests.unit.workload.examples import POINTS, forward_flops, layer_of, slice_of, slices
 
 SLICED = [(name, t) for name, t in POINTS if t > 1]
 
@@ -34,7 +34,6 @@ def test_berts_transform_and_pooler_run_on_every_slice() -> None:
     assert [name for name in whole if whole[name] != part[name]] == ["logits"]
 
 
-@some
 @given(slices())
 def test_slices_share_out_the_blocks_of_random_models(part: ModelSlice) -> None:
     """For any model, t shards of a block have its FLOPs, and their sharded parameters add up to its own."""
