@@ -6,6 +6,7 @@ times: those are the times of the prices of a study's placements.
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import pandas as pd
@@ -54,22 +55,22 @@ def _without_interval(_: PricedLayout) -> MeasuredInterval:
 
 def recommendation_row(model: str, scenario: str, answer: TrainingPlan | UnfitPlan) -> pd.DataFrame:
     """Row of table `recommendations` for a workload's answer; figures are 0 or infinite if nothing fits."""
-    fits = isinstance(answer, TrainingPlan)
-    chip, layout = answer.question.stored_machine().device, answer.layout if fits else None
+    chip, certificate = answer.question.stored_machine().device, answer.certificate
+    plan = answer if isinstance(answer, TrainingPlan) else None
     row = {
         "model": model,
         "scenario": scenario,
-        "status": "planned" if fits else "unfit",
+        "status": "planned" if plan else "unfit",
         "chips": len(answer.question.chips or (chip,)),
-        "architecture": chip.name if fits else "",
-        "hbm_gib": chip.hbm_gib if fits else 0.0,
-        "shape": shape(layout, answer.recomputed_layers) if fits and layout else "",
-        **{name: getattr(layout, name) if layout else 0 for name in (*SIZES, "zero")},
-        "recompute": layout.recompute if layout else "",
-        "expected_s": answer.time_s if fits else float("inf"),
-        "prudent_s": answer.by("prudent") if fits else float("inf"),
-        "bound_s": float("inf") if answer.certificate.bound_s is None else answer.certificate.bound_s,
-        "gap": answer.certificate.gap,
-        "reason": "" if fits else answer.reason,
+        "architecture": chip.name if plan else "",
+        "hbm_gib": chip.hbm_gib if plan else 0.0,
+        "shape": shape(plan.layout, plan.recomputed_layers) if plan else "",
+        **{name: getattr(plan.layout, name) if plan else 0 for name in (*SIZES, "zero")},
+        "recompute": plan.layout.recompute if plan else "",
+        "expected_s": plan.time_s if plan else inf,
+        "prudent_s": plan.by("prudent") if plan else inf,
+        "bound_s": inf if certificate.bound_s is None else certificate.bound_s,
+        "gap": certificate.gap,
+        "reason": answer.reason if isinstance(answer, UnfitPlan) else "",
     }
     return Recommendations.check(pd.DataFrame([row]))
