@@ -227,6 +227,12 @@ def simulations():
     return [f"<results>/simulations/{MAIN}/{model}.parquet" for model in settings.study.models]
 
 
+def recommendations():
+    """Return the files of the recommended plans shown in the report."""
+    models = settings.study.models if settings.study.recommend else ()
+    return [f"<results>/recommendations/{MAIN}/{model}.parquet" for model in models]
+
+
 CHIP_STACK = load_stack(STACKS["chip"], CONFIG).model_dump(mode="json")
 """Software stack with which placements are priced: a static schedule of operators on the cores."""
 

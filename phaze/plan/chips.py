@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
@@ -12,7 +13,7 @@ from phaze.spec.architecture import Architecture, load_technology
 from phaze.spec.config import architecture_names, load_architecture, space_of
 from phaze.spec.files import FOLDER
 from phaze.spec.study import ArchitectureSpace
-from phaze.spec.system import completed
+from phaze.spec.system import Device, System, completed
 from phaze.spec.systems import STACKS, load_cluster, load_stack
 from phaze.spec.training_plan import StoredMachine
 
@@ -38,7 +39,7 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
     if space is None:
         return machine.on_architecture(load_architecture(architecture, folder), stack), None
     needs("pandas")
-    chips = _architectures_of(space, folder)
+    chips = chips_of(_architectures_of(space, folder), device)
     if len(chips) < FEWEST:
         raise PhazeError(
             f"{LABEL} {architecture}: must have at least {FEWEST} chips, got {len(chips)}",
@@ -48,7 +49,22 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
         raise PhazeError(
             f"{LABEL} {architecture}: names must be distinct, {', '.join(repeated)} occurs twice"
         )
-    return machine.on_architecture(chips[0], stack), tuple(completed(chip, device) for chip in chips)
+    return machine.on_architecture(chips[0], stack), chips
+
+
+def chips_of(
+    architectures: Sequence[Architecture], system: System | Device, hbm_gib: Sequence[float] = ()
+) -> Chips:
+    """Chips of architectures, with clock and HBM of a system or device where they have none of their own.
+
+    An architecture without its own HBM capacity is a chip with each of the capacities `hbm_gib`.
+    """
+    sized = [
+        architecture.model_copy(update={"hbm_gib": architecture.hbm_gib or capacity})
+        for architecture in architectures
+        for capacity in (hbm_gib if hbm_gib and architecture.hbm_gib is None else [None])
+    ]
+    return tuple(completed(chip, system) for chip in sized)
 
 
 def _architectures_of(space: ArchitectureSpace, folder: Path) -> list[Architecture]:

@@ -15,6 +15,7 @@ from phaze.layout import Layout, layouts_of
 from phaze.spec.architecture import Architecture, Technology, load_technology
 from phaze.spec.files import FOLDER, is_path, named_path, read_mapping, stack_path
 from phaze.spec.map_study import Maps
+from phaze.spec.model import Model
 from phaze.spec.models import AnyModel, load_model_named, load_transformer, parse_model
 from phaze.spec.settings import VARIED
 from phaze.spec.study import OWN_READING, ArchitectureSpace, ScenarioChoice, Study, WorkloadChoice
@@ -27,6 +28,7 @@ from phaze.spec.systems import (
     load_device_as_architecture,
     load_system,
     load_tiled_systems,
+    one_level,
     tiled_flops,
 )
 from phaze.spec.tiled_study import check_tiled
@@ -41,6 +43,9 @@ SMALLER_SHARD = "smaller"
 OWN_SPEEDS = ("clock_hz", "hbm_bandwidth_bytes_per_s")
 """Properties of a scenario that an architecture may have itself."""
 NETWORK_SPEEDS = ("network_bandwidth_bytes_per_s", "all_reduce_factor")
+
+PLANNED = {"optimizer": "adam", "precision": "mixed"}
+"""Training of plans over all layouts."""
 
 TEMPLATE = "__use_yte__"
 """Key that marks a Snakemake template, whose expressions Snakemake would evaluate."""
@@ -294,6 +299,8 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         },
     )
     _check_area_limits(settings, source)
+    if study.recommend:
+        _check_recommended(settings, source)
     for reading, choice in study.readings.items():
         for name in choice.workloads.keys() & settings.models.keys():
             settings.reading_model(reading, name)
@@ -421,6 +428,25 @@ def _check_area_limits(settings: Settings, source: str) -> None:
                 f"{source}: scenarios.{name}.area_limit_mm2: {limit!r} is not among architectures.named "
                 f"{sorted(settings.architectures)}",
                 "give a number in mm2 or one of them",
+            )
+
+
+def _check_recommended(settings: Settings, source: str) -> None:
+    """Raise PhazeError for a study whose plans over all layouts would not be those of its settings."""
+    study, (name, scenario) = settings.study, next(iter(settings.scenarios.items()))
+    one_level(scenario, f"{source}: recommend: scenarios.{name}")
+    for key, needed in PLANNED.items():
+        if (value := getattr(study.training, key)) != needed:
+            raise PhazeError(
+                f"{source}: recommend: training.{key}: must be {needed}, with which plans over all layouts "
+                f"train, got {value}",
+                "set it, or recommend: false",
+            )
+    for model in study.models:
+        if not isinstance(settings.models[model], Model):
+            raise PhazeError(
+                f"{source}: recommend: models: must be transformers, and {model} is none",
+                "leave it out, or set recommend: false",
             )
 
 

@@ -24,7 +24,18 @@ from phaze.spec.settings import (
     Triple,
 )
 from phaze.spec.tiled_study import TiledStudy
-from phaze.spec.values import Count, Label, Location, Name, Once, Positive, PositiveInt, Text, refuse_unknown
+from phaze.spec.values import (
+    Count,
+    Flag,
+    Label,
+    Location,
+    Name,
+    Once,
+    Positive,
+    PositiveInt,
+    Text,
+    refuse_unknown,
+)
 
 Changes = dict[Label, JsonValue]
 """Changed settings of one section, by key."""
@@ -155,6 +166,10 @@ class Study(Noun):
     """Scheduling of layers."""
     certify: CertifySettings = CertifySettings()
     """Verification of certificates."""
+    recommend: Flag = False
+    """If true, the report also has the fastest plan of each model over all layouts and all chips within the
+    area limit, as `phaze plan --architecture` finds it, next to the formula's best placement. Needs
+    transformers, `training.optimizer: adam`, `training.precision: mixed` and an `all_reduce_factor` of 2."""
     report: ReportSettings = ReportSettings()
     """Contents of the report."""
     readings: Annotated[dict[Name, Reading], BeforeValidator(_without_nulls)] = Field(default_factory=dict)

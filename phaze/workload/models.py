@@ -29,6 +29,12 @@ from phaze.workload.workload import Layer, Workload, graph_table
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_CHIP_WORKLOADS = 1_200
+"""Maximum number of shards whose workloads stay in memory.
+
+The bounds of chips and the search lower the same shards: about 1,000 of a dense model on 1,024 devices.
+"""
+
 
 def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: ExtractSettings) -> Workload:
     """Build the workload of one shard of a model, fused as the extract settings specify.
@@ -45,9 +51,15 @@ def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: E
     return lower(graph, model.name, layout, settings)
 
 
-@lru_cache(maxsize=128)
 def chip_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload:
     """Build the workload of one shard of a model as a chip runs it: fused operators, attention on chip."""
+    return replace(_chip_workload(model, sequence, layout.key), layout=layout)
+
+
+@lru_cache(maxsize=MOST_CHIP_WORKLOADS)
+def _chip_workload(model: AnyModel, sequence: int, key: str) -> Workload:
+    """Workload for a layout's key, which all numbers of replicas and stages share."""
+    layout = Layout.of_key(key)
     settings = ExtractSettings.model_validate(
         {"scores": "on-chip", "bytes_per_element": layout.bytes_per_element}
     )

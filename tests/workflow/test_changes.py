@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -26,6 +27,8 @@ TIMED = dict.fromkeys(
 )  # fmt: skip
 """Jobs that join all microbatches and architectures, and what follows from them."""
 JOINS = {"find_common": 1, **TIMED}
+PLANNED = {"recommend": 1}
+"""The plan over all layouts, which depends on the model, the cluster and all chips, but on no placement."""
 MICROBATCH = {"extract": 1, "estimate": 3, "schedule": 3, "screen": 3, "place": 3}
 """Jobs of a microbatch on three architectures."""
 
@@ -46,15 +49,23 @@ def add_architecture(study: dict) -> None:
     study["architectures"]["named"].append("spotlight-bert-large")
 
 
+def add_model(study: dict) -> None:
+    study["models"].append("gpt2-xl")
+    study["workloads"]["gpt2-xl"] = {"model": "gpt2-xl", "sequence": 1024}
+
+
 CHANGES = {
-    "one more named architecture": (add_architecture, {"enumerate_architectures": 1} | CHAIN | JOINS),
+    "one more named architecture": (
+        add_architecture,
+        {"enumerate_architectures": 1} | CHAIN | JOINS | PLANNED,
+    ),
     "another HBM size": (put("training/hbm_gib", [32, 64, 80, 96]), TIMED),
     "another network bandwidth": (
         put(f"scenarios/{POD}/network_bandwidth_bytes_per_s", 3e11),
-        POINTS | JOINS,
+        POINTS | JOINS | PLANNED,
     ),
-    "another global batch": (put(f"scenarios/{POD}/global_batch", 2048), POINTS | JOINS),
-    "another area limit": (put(f"scenarios/{POD}/area_limit_mm2", 900), JOINS),
+    "another global batch": (put(f"scenarios/{POD}/global_batch", 2048), POINTS | JOINS | PLANNED),
+    "another area limit": (put(f"scenarios/{POD}/area_limit_mm2", 900), JOINS | PLANNED),
     "one more microbatch": (put("training/microbatches", [1, 2, 4, 8, 16]), MICROBATCH | JOINS),
     "another limit of the solver": (
         put("schedule/node_limit", 12345),
@@ -99,7 +110,7 @@ def test_a_change_runs_the_jobs_that_depend_on_it_and_no_others(name: str, chang
 
 def test_another_number_of_layers_runs_nothing_that_is_per_layer(changed: Folder) -> None:
     changed.edit(put("layers", 20), MODEL)
-    jobs = {"extract_graph": 1} | POINTS | JOINS
+    jobs = {"extract_graph": 1} | POINTS | JOINS | PLANNED
     assert jobs_of(changed) == jobs
     row = f"| another number of layers | {sum(jobs.values()) + 1} |"
     assert row in (ROOT / "config/running.md").read_text()
@@ -129,6 +140,27 @@ def test_the_reason_of_a_job_names_the_setting_that_changed(
         r"Params have changed since last execution: .*: (before: .*?) *(?:;|$)", output, re.M
     )
     assert set(reasons) == {reason}
+
+
+def test_a_study_that_asks_for_no_plan_has_no_job_for_it(changed: Folder) -> None:
+    """Nor does a further model run the plan of another one again."""
+    changed.edit(put("recommend", value=False))
+    assert set(jobs_of(changed)) <= {"report", "report_papers"}
+    changed.edit(put("recommend", value=True))
+    changed.edit(add_model)
+    targets = [f"results/recommendations/{POD}/{name}.parquet" for name in ("bert-large", "gpt2-xl")]
+    counts = read_counts(changed.snakemake("--dry-run", "--quiet", "rules", *targets).output)
+    assert counts["recommend"] == 1
+
+
+def test_no_priced_placement_on_the_same_chips_is_faster_than_the_recommended_plan(quick: Folder) -> None:
+    results = quick.path / "results"
+    plan = pd.read_parquet(results / f"recommendations/{POD}/bert-large.parquet").iloc[0]
+    priced = pd.read_parquet(results / f"simulations/{POD}/bert-large.parquet")
+    # The other architecture of the study exceeds the area limit, which is that of TPU v4.
+    priced = priced[priced["architecture"].isin(["tpu-v4", "phaze-common"])]
+    assert len(priced)
+    assert plan["expected_s"] <= priced["simulated_s"].min()
 
 
 def evaluated(folder: Folder, log: str) -> tuple[int, int]:
