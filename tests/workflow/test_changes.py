@@ -149,7 +149,7 @@ def test_a_study_that_asks_for_no_plan_has_no_job_for_it(changed: Folder) -> Non
     changed.edit(put("recommend", value=True))
     changed.edit(add_model)
     targets = [f"results/recommendations/{POD}/{name}.parquet" for name in ("bert-large", "gpt2-xl")]
-    counts = read_counts(changed.snakemake("--dry-run", "--quiet", "rules", *targets).output)
+    counts = read_counts(changed.snakemake("--quiet", "rules", "--dry-run", *targets).output)
     assert counts["recommend"] == 1
 
 
