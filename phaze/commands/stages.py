@@ -190,8 +190,11 @@ def schedule(request: ScheduleOptions) -> None:
 
 
 def _tell_subject(verb: str, request: OnArchitecture) -> None:
-    """Name the model, the chip that runs it, and the system with its clock and links."""
-    tell(f"{verb}: {request.model} on {request.architecture}, with clock and links of {request.system}")
+    """Name the model, the chip that runs it, and the system, which has the links."""
+    tell(
+        f"{verb}: {request.model} on {request.architecture}; links, and what the chip does not state, are "
+        f"those of {request.system} unless options say otherwise"
+    )
 
 
 def _sorted(frame: pd.DataFrame, column: str) -> pd.DataFrame:

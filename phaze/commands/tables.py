@@ -90,7 +90,7 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Titled], width: int = WIDE
     wrapping = len(columns) - len(fixed)
     room = width - (needed - LEAST * wrapping)
     # Sources stand last: without room for them and the text before, the other texts matter more.
-    drops = wrapping > 1 and room < 2 * LEAST * wrapping
+    drops = wrapping > 1 and columns[-1].wraps and room < 2 * LEAST * wrapping
     printed = columns[:-1] if drops else columns
     with lines.capture() as captured:
         lines.print(_table(rows, printed, fits=True, cuts=[column for column in printed if column.wraps]))

@@ -106,7 +106,8 @@ class ValidateOptions:
         ),
     ] = False
     all_columns: Annotated[
-        bool, typer.Option("--all", help="Print all columns of the table of sources, which is 400 wide.")
+        bool,
+        typer.Option("--all", help="Print all columns of the table of sources; no effect on other output."),
     ] = False
     as_json: options.JsonOption = False
 

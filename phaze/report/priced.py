@@ -61,6 +61,8 @@ def recommended_rows(inputs: Inputs, findings: Findings) -> pd.DataFrame:
     rows = plans.assign(
         **{name: plans["model"].map(column).astype("float64") for name, column in columns.items()}
     )
+    figures = ["hbm_gib", "gap"]
+    rows[figures] = rows[figures].astype("float64").mask(rows["status"] == "unfit")
     return rows.assign(faster=rows["priced_s"] / rows["expected_s"])
 
 

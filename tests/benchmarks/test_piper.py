@@ -17,7 +17,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.formulas.piper.layers import FlatCluster, ProfiledLayers
 from phaze.formulas.piper.planner import plan, plan_over_devices
-from tests.effort import if_every
+from tests.effort import DRAWS, EVERY
 from tests.unit.formulas.piper.test_planner_published import (
     BANDWIDTH,
     DATA,
@@ -87,11 +87,12 @@ def test_the_whole_curve_of_2048_devices(benchmark: BenchmarkFixture) -> None:
 
 
 @pytest.mark.slow
-@if_every  # `test_table_1_comes_out_along_one_linear_order` has the same program on the faster rows
 @pytest.mark.parametrize("row", [row for row in ROWS if row[:3] in SLOW], ids="-".join)
 def test_slow_rows_of_table_1(benchmark: BenchmarkFixture, row: tuple[str, str, str, str]) -> None:
     """One linear order, with any degree."""
     name, devices, gib, printed = row
+    if not benchmark.enabled and DRAWS < EVERY and row[:3] != min(SLOW):
+        pytest.skip(f"like faster rows of Table 1; PHAZE_DRAWS={EVERY} checks it")
     arguments = (f"{name}.json", int(devices), float(gib), MICROBATCHES[name], "piper", "round")
     found = benchmark.pedantic(time_on, arguments, rounds=1)
     assert f"{found:.6g}" == printed

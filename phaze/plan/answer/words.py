@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
@@ -47,6 +48,8 @@ TOKENS = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3
 """Maximum number of parts of a step that a comparison lists."""
+PLAN_NUMBER = re.compile(r"^Plan 1 |(?<=: )plan \d+, ")
+"""Numbers of plans in the sentence on a plan that may not fit."""
 WIDE = 0.1
 """Width of an 80 % interval, over the step time, from which its reason is stated: twice the least spread."""
 FASTER = 0.95
@@ -213,9 +216,9 @@ def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
     """Table over device counts; sentences on the best counts, on intervals and on plans that may not fit."""
     fitting = [plan for plan in plans if isinstance(plan, TrainingPlan)]
     sentences = [*best_runs(runs_by_devices(plans)), *intervals_in_words(fitting)]
-    # The sentence starts with the number of its plan, which a table over device counts does not have.
+    # The sentence has numbers of plans, which a table over device counts does not have.
     sentences += [
-        f"On {plan.question.devices:,} devices the plan {plan.may_fit.removeprefix('Plan 1 ')}"
+        f"On {plan.question.devices:,} devices the plan {PLAN_NUMBER.sub('', plan.may_fit)}"
         for plan in fitting
         if plan.may_fit
     ]
@@ -498,7 +501,7 @@ def remedy(proof: PlanCertificate) -> str:
     faster = f"layouts up to {percent(proof.gap, 2)} faster are" if proof.bound_s else "no other layout is"
     meaning = f"The plan is valid, but {faster}{' not' if proof.bound_s else ''} excluded."
     if TIME_LIMIT in (proof.stopped or ""):
-        return f"{meaning} More --seconds may exclude them."
+        return f"{meaning} More --seconds may exclude some."
     return f"{meaning} More time would not help: fix a field, such as --fix pp=4, to search fewer layouts."
 
 

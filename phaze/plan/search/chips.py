@@ -104,9 +104,11 @@ class ChipSearch:
 
     def _search(self, place: int, number: int) -> None:
         """Search the layouts of one chip, as far as they may be faster than the best plan so far."""
+        # An equally fast plan on a later chip, such as one with more memory, is no reason to change.
+        best_before_s = self.best_s
 
         def note(search: LayoutSearch) -> None:
-            if search.best_s <= self.best_s:
+            if search.best_s < best_before_s:
                 self.place = place
                 self.on_better(self)
 

@@ -32,7 +32,10 @@ def test_scheduled_operators_have_the_names_of_the_extracted_ones() -> None:
     assert {tuple(row[key] for key in keys) for row in rows("schedule", "--operators", *widths)} == extracted
     text = printed("schedule", "--operators")
     told = invoke("schedule", "-m", "gpt2", "--operators").stderr
-    assert "schedule: gpt2 on tpu-v4-as-built, with clock and links of tpu-v4-pod" in told
+    assert (
+        "schedule: gpt2 on tpu-v4-as-built; links, and what the chip does not state, are those of tpu-v4-pod"
+        in told
+    )
     assert "feed_forward_in + feed_forward_in_bias + gelu " in text
     assert len(text.splitlines()) == 1 + len(rows("schedule", "--operators"))
 

@@ -12,6 +12,7 @@ from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER
 from phaze.spec.models import load_transformer
 from phaze.spec.recipes import (
+    ROUTER_KERNELS,
     StackRecipe,
     load_recipes,
     published_model,
@@ -159,3 +160,11 @@ def test_models_with_recipes_have_sizes_of_their_own() -> None:
     kin = load_transformer("llama-3.1-8b", "model").model_copy(update={"key_value_heads": 4, "name": "kin"})
     assert published_model(kin) == "kin"
     assert recipe_of("megatron-bridge", "26.04", kin, "h100-80gb", "bf16", 8) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["megatron-bridge", "megatron-bridge-alltoall", "megatron-core", "megatron-nemo", "primus"]
+)
+def test_a_stack_has_the_router_kernels_of_recipes_with_its_dispatcher(name: str) -> None:
+    stack = load_stack(name)
+    assert stack.router_kernels == ROUTER_KERNELS[stack.dispatch == "tokens"]

@@ -154,6 +154,15 @@ def test_a_space_of_one_chip_is_planned_like_a_list_with_a_slower_one() -> None:
     assert several.certificate.schedule_gap == alone.certificate.schedule_gap
 
 
+def test_of_equally_fast_chips_the_first_is_planned() -> None:
+    """More memory that no plan needs is no reason to choose a chip."""
+    chip = drawn_chips(np.random.default_rng(0), 1)[0].model_copy(update={"hbm_gib": 64.0})
+    larger = chip.model_copy(update={"hbm_gib": 128.0})
+    for chips in ((chip, larger), (larger, chip)):
+        plans = planner_on(chips).best(1)
+        assert plans.place == 0
+
+
 def test_an_answer_over_chips_lists_them_and_the_gap_of_schedules() -> None:
     answer = chosen()
     text = in_words(answer, answer.question.stored_machine().device)
