@@ -12,6 +12,7 @@ This module imports PyTorch and is imported on demand: the default installation 
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -60,10 +61,13 @@ def profile_module(
 ) -> StoredOperators:
     """Measure the operators of the module that `FILE.py:NAME` creates; this runs the file.
 
-    `on_scatter` gets the scatter of the rounds, which the graph does not have.
-    With `time.process_time` as clock, other processes do not count: for one thread of a busy CPU. Raises
-    PhazeError if the module cannot be created, exported or run.
+    `on_scatter` gets the scatter of the rounds, which the graph does not have. A CPU has one thread unless
+    OMP_NUM_THREADS is set. With `time.process_time` as clock, other processes do not count: for one thread of
+    a busy CPU. Raises PhazeError if the module cannot be created, exported or run.
     """
+    if torch.device(device).type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        # torchrun gives every process of the emitted program one thread.
+        torch.set_num_threads(1)
     kinds = tuple((tensor.kind, tensor.shape) for tensor in inputs)
     module = _tried(path, "cannot be created", lambda: created(path, torch.device(device)))
     arguments = _tried(path, "cannot get inputs", lambda: examples(module, kinds, microbatch))

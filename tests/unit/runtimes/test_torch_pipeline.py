@@ -57,6 +57,24 @@ def profiled(model: str, *shapes: str) -> StoredOperators:
 
 
 @needs_torch
+@pytest.mark.usefixtures("folder")
+def test_a_profile_on_a_cpu_has_one_thread_as_processes_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        profiled("resnet", "3x16x16")
+        assert torch.get_num_threads() == 2
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        profiled("resnet", "3x16x16")
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+@needs_torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "shapes", "stages"),

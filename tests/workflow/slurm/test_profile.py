@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import networkx as nx
 import pandas as pd
 import pytest
 import yaml
@@ -64,3 +65,17 @@ def test_the_profile_batches_the_jobs_of_points_and_models() -> None:
     assert not local & grouped.keys()
     assert grouped.keys() >= {"extract", "estimate", "screen", "schedule", "place"}
     assert batches.keys() == set(grouped.values())
+
+
+@pytest.mark.workflow
+def test_no_group_waits_for_a_rule_that_waits_for_it(finished: Folder) -> None:
+    """A cluster job of a group would depend on itself."""
+    graph = finished.snakemake("--rulegraph").output
+    names = dict(re.findall(r'^\s*(\d+)\[label = "(\w+)', graph, re.M))
+    reads = nx.DiGraph([(names[a], names[b]) for a, b in re.findall(r"^\s*(\d+) -> (\d+)$", graph, re.M)])
+    grouped = dict(line.split("=") for line in profile_of("slurm")["groups"])
+    assert {"certify", "certify_common", "audit"} <= set(reads)
+    for group in set(grouped.values()):
+        members = {rule for rule in reads if grouped.get(rule) == group}
+        later = set[str]().union(*(nx.descendants(reads, rule) for rule in members)) - members
+        assert not {rule for rule in later if nx.descendants(reads, rule) & members}, group
