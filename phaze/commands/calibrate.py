@@ -13,7 +13,6 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import percent
 from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_unread, telling
-from phaze.plan.answer.ranked_table import wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,6 +132,8 @@ def _constant(fitted: FittedConstant) -> dict[str, object]:
 
 def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
     """Text of a fit in three groups: constants, errors, and notes on the runs, then the file."""
+    from phaze.plan.answer.ranked_table import wrapped
+
     from phaze.validate.own_runs import in_words
 
     part = "" if fit.rows == len(measured.rows) else f", fitted to {fit.rows} of them"

@@ -151,7 +151,7 @@ def test_changes_of_a_resource_are_answered_by_the_fastest_ranked_layout(plans: 
         assert times_s[2] == step_s
         assert (np.diff(times_s) <= 1e-9 * step_s).all()  # more of a resource is never slower
     clock = table[(table["resource"] == "clock") & (table["percent"] == 20)]["time_s"].item()
-    assert step_s / 1.2 <= clock <= step_s
+    assert step_s / 1.2 <= clock <= step_s * (1 + 1e-12)  # the host may limit the step
     assert table["time_s"].nunique() > 1
     # a brute-force count over the same layouts
     first, *_ = page.ranked_layouts

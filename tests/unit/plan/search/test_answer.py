@@ -220,7 +220,7 @@ def test_without_a_bound_nothing_is_said_to_be_proven() -> None:
         (sentence,) = proof_in_words(certificate, "expected")
         assert sentence.startswith(start)
         assert f"The search ended early: {limit}. The plan is valid, but {meaning}" in sentence
-        assert sentence.endswith("More --seconds may exclude them.")
+        assert sentence.endswith("More --seconds may exclude some.")
     slow = certificate.model_copy(update={"stopped": "at its pace the proof needs more than the limit"})
     assert "More time would not help: fix a field, such as --fix pp=4" in next(
         proof_in_words(slow, "expected")
