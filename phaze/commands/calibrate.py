@@ -133,7 +133,6 @@ def _constant(fitted: FittedConstant) -> dict[str, object]:
 def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
     """Text of a fit in three groups: constants, errors, and notes on the runs, then the file."""
     from phaze.plan.answer.ranked_table import wrapped
-
     from phaze.validate.own_runs import in_words
 
     part = "" if fit.rows == len(measured.rows) else f", fitted to {fit.rows} of them"
