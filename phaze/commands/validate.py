@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
-from textwrap import fill, shorten
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -204,6 +204,7 @@ def _parts_shown() -> str:
     """Errors of every part of the cost model on measured kernels, and the sources of each fitted constant."""
     import pandas as pd
 
+    from phaze.plan.answer.ranked_table import wrapped
     from phaze.spec.measured import PublishedRuns
     from phaze.validate.parts.registry import PARTS, kernel_files
     from phaze.validate.parts.scores import compare
@@ -217,7 +218,7 @@ def _parts_shown() -> str:
         for part in PARTS.values()
     ]
     constants = [
-        _filled(f"{fit.name}: {', '.join(fit.sources)}" + " (one source)" * (len(fit.sources) == 1))
+        wrapped(f"{fit.name}: {', '.join(fit.sources)}" + " (one source)" * (len(fit.sources) == 1), PIPED)
         for fit in PublishedRuns.load().fitted
     ]
     return "\n".join([
@@ -277,17 +278,14 @@ def scores_as_json(scores: pd.DataFrame, runs: pd.DataFrame) -> str:
 
 
 def _shown(scores: pd.DataFrame, columns: dict[str, str]) -> str:
+    from phaze.plan.answer.ranked_table import wrapped
+
     refused = [
-        _filled(f"{source!s}: refused {reason!s}")
+        wrapped(f"{source!s}: refused {reason!s}", PIPED)
         for source, reason in zip(scores["source"], scores["refused"], strict=True)
         if reason
     ]
     return "\n".join([_formatted(scores, ("source",), columns), *refused])
-
-
-def _filled(sentence: str) -> str:
-    """Wrap a sentence to the width of tables."""
-    return fill(sentence, PIPED, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _formatted(table: pd.DataFrame, names: tuple[str, ...], shown: dict[str, str]) -> str:

@@ -146,8 +146,8 @@ def unusual(layout: ChosenLayout) -> Iterator[str]:
             yield f"{name} {getattr(layout, name)}"
 
 
-def wrapped(sentence: str) -> str:
-    """Wrap a sentence to terminal width, never before a percent sign."""
+def wrapped(sentence: str, columns: int = COLUMNS) -> str:
+    """Wrap a sentence to a width, never before a percent sign."""
     joined = sentence.replace(" %", "\u00a0%")
-    lines = fill(joined, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    lines = fill(joined, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return lines.replace("\u00a0%", " %")
