@@ -1,4 +1,4 @@
-"""Lower bounds on the step time of many chips at once, whatever their layout.
+"""Lower bounds on the step time of many chips at once, whatever their layout, and groups with common bounds.
 
 Each pipeline rank runs both passes of its layers for every microbatch, without overlap with one another. The
 mean over the ranks of a layout with N devices, a global batch of B samples, and layers that take u seconds
@@ -9,12 +9,18 @@ for a microbatch of b samples is a lower bound on a step:
 Here u is the lower bound of a layer's operators on the cores (`least_latencies`), so that no schedule is
 needed: the bound holds for every schedule, the shortest one included. The network, the pipeline,
 recomputation and memory are left out: the bounds of a single chip (`bounds.layouts`) have them.
+
+Chips that differ only in the fields of `GROWING` have a common bound: that of a chip with the largest value
+of each. More cores, a larger buffer and more HBM never make an operator slower (`cost.mapper.loads`), so that
+no shortest schedule of a layer is longer. Every layout that fits one of the chips fits this one.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -31,42 +37,85 @@ from phaze.workload.workload import DIRECTIONS
 
 AT_ONCE = 500
 """Maximum number of chips that are bounded in one batch, which limits memory use."""
+GROWING = ("num_tc", "num_vc", "glb_mib", "hbm_gib")
+"""Fields of which more never makes a step slower, in the order in which groups of chips are split."""
 ELEMENT_BYTES = Layout().bytes_per_element
 """Bytes per element of all layouts of chips, which train in mixed precision."""
 
 
-def bound_chips(question: PlanQuestion, grid: LayoutGrid, devices: Sequence[Device]) -> Floats:
-    """Lower bound on the step time on every device, over the layouts of a grid, in seconds, (D,).
+@dataclass(frozen=True)
+class ChipGroup:
+    """Chips that differ only in the fields of `GROWING`, with a common lower bound."""
 
-    The question has the model, the batch and the stack, and may be on any device.
-    """
-    passes, counts, shards = _passes_of(question, grid)
-    bounds_s = []
-    for part in counted(np.array_split(np.arange(len(devices)), -(-len(devices) // AT_ONCE)), "chips"):
-        schedules = LayerSchedules(
-            tuple(devices[place] for place in part), question.machine.vector_cycles, ELEMENT_BYTES
-        )
-        steps_s = np.zeros((shards[-1] + 1, len(part)))
-        np.add.at(steps_s, shards, np.array(counts)[:, None] * schedules.least_s(passes))
-        bounds_s.append(steps_s.min(axis=0))
-    return np.concatenate(bounds_s)
+    places: tuple[int, ...]
+    """Indices of the chips."""
+    envelope: Device
+    """Chip with the largest value of each of these fields; a single chip is its own."""
+    bound_s: float = 0.0
+    """Lower bound on the step time on each of the chips, in seconds."""
+
+    def parts(self, devices: Sequence[Device]) -> list[ChipGroup]:
+        """Smaller groups, one per value of the first field in which the chips differ, with the same bound."""
+        for name in GROWING:
+            by_value: dict[float, list[int]] = defaultdict(list)
+            for place in self.places:
+                by_value[getattr(devices[place], name)].append(place)
+            if len(by_value) > 1:
+                return [_group(devices, places, self.bound_s) for places in by_value.values()]
+        # Chips that are equal in all but their names.
+        return [ChipGroup((place,), devices[place], self.bound_s) for place in self.places]
 
 
-def _passes_of(
-    question: PlanQuestion, grid: LayoutGrid
-) -> tuple[list[tuple[LayerPass, Layout]], list[float], list[int]]:
-    """Passes of the distinct layers of all shards of a grid, how often a step has each, and their shards."""
-    task = question.task
-    passes, counts, shards = list[tuple[LayerPass, Layout]](), list[float](), list[int]()
-    _, places, _ = distinct_rows(np.stack([getattr(grid, name) for name in SHARD_FIELDS], axis=1))
-    for shard, place in enumerate(counted(places.tolist(), "shards")):
-        layout = replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0)
-        workload = question.lowering(layout).workload(layout)
-        # A microbatch of a layer occupies tp · cp of the devices, among which layers and batch are shared.
-        share = layout.tp * layout.cp / (task.devices * layout.microbatch)
-        for layer in workload.layers:
-            for direction in DIRECTIONS:
-                passes.append((layer.pass_of(direction), layout))
-                counts.append(task.global_batch * share * workload.counts[layer.name])
-                shards.append(shard)
-    return passes, counts, shards
+def groups_of(devices: Sequence[Device]) -> list[ChipGroup]:
+    """The fewest groups of chips, not yet bounded."""
+    alike: dict[str, list[int]] = defaultdict(list)
+    for place, device in enumerate(devices):
+        alike[device.model_dump_json(exclude={"name", "area_mm2", *GROWING})].append(place)
+    return [_group(devices, places) for places in alike.values()]
+
+
+def _group(devices: Sequence[Device], places: Sequence[int], bound_s: float = 0.0) -> ChipGroup:
+    first = devices[places[0]]
+    largest = {name: max(getattr(devices[place], name) for place in places) for name in GROWING}
+    name = first.name if len(places) == 1 else f"{len(places)} chips like {first.name}"
+    return ChipGroup(tuple(places), first.model_copy(update={**largest, "name": name}), bound_s)
+
+
+@dataclass(frozen=True)
+class ChipBounds:
+    """Lower bounds on the step time of a planning request on chips, over the layouts of a grid."""
+
+    question: PlanQuestion
+    """Request with the model, the batch and the stack; it may be on any device."""
+    grid: LayoutGrid
+
+    def of(self, devices: Sequence[Device]) -> Floats:
+        """Lower bound on the step time on every device, over all layouts, in seconds, (D,)."""
+        passes, counts, shards = self._passes
+        bounds_s = []
+        for part in counted(np.array_split(np.arange(len(devices)), -(-len(devices) // AT_ONCE)), "chips"):
+            schedules = LayerSchedules(
+                tuple(devices[place] for place in part), self.question.machine.vector_cycles, ELEMENT_BYTES
+            )
+            steps_s = np.zeros((shards[-1] + 1, len(part)))
+            np.add.at(steps_s, shards, np.array(counts)[:, None] * schedules.least_s(passes))
+            bounds_s.append(steps_s.min(axis=0))
+        return np.concatenate(bounds_s)
+
+    @cached_property
+    def _passes(self) -> tuple[list[tuple[LayerPass, Layout]], list[float], list[int]]:
+        """Passes of the distinct layers of all shards, how often a step has each, and their shards."""
+        task = self.question.task
+        passes, counts, shards = list[tuple[LayerPass, Layout]](), list[float](), list[int]()
+        _, places, _ = distinct_rows(np.stack([getattr(self.grid, name) for name in SHARD_FIELDS], axis=1))
+        for shard, place in enumerate(counted(places.tolist(), "shards")):
+            layout = replace(self.grid.layout(place), pp=1, vp=1, dp=1, zero=0)
+            workload = self.question.lowering(layout).workload(layout)
+            # A microbatch of a layer occupies tp · cp of the devices, which share layers and batch.
+            share = layout.tp * layout.cp / (task.devices * layout.microbatch)
+            for layer in workload.layers:
+                for direction in DIRECTIONS:
+                    passes.append((layer.pass_of(direction), layout))
+                    counts.append(task.global_batch * share * workload.counts[layer.name])
+                    shards.append(shard)
+        return passes, counts, shards

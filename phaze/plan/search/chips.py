@@ -1,15 +1,17 @@
 """Search for the fastest plan among several chips and all their layouts, with one certificate.
 
-Every chip has a lower bound with the layout free (`bounds.chips`). Chips are searched by increasing bound,
-each by a `LayoutSearch` that ends once it is proven that no layout beats the best plan of all chips. The
-search ends at the first chip whose bound is not below the best plan by more than the gap: that chip and all
-later ones are excluded. A single chip, or device, is searched without that bound.
+Chips that differ only in fields of which more is never slower form a group (`bounds.chips`). Every group has
+a lower bound with the layout free, from its layers alone. The most promising chip gives the first plan. The
+groups are then taken by increasing bound. A `LayoutSearch` on a chip that is at least as large as each of a
+group excludes all of them at once, if no layout on it beats the best plan. Otherwise the group is split, down
+to single chips. The search ends at the first group whose bound is not below the best plan by more than the
+gap.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -18,7 +20,8 @@ from typing import Literal
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.plan.bounds.chips import bound_chips
+from phaze.plan.bounds.chips import ChipBounds, ChipGroup, groups_of
+from phaze.plan.machines import device_of
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.planned import LayoutPlans, PlannedLayout
 from phaze.plan.search.search import LayoutPlanner, LayoutSearch
@@ -51,13 +54,14 @@ class ChipSearch:
     """Searches over the layouts of chips, by index; all other chips are excluded by their bounds so far."""
 
     @cached_property
-    def chip_bounds_s(self) -> Floats:
-        """Lower bound on the step time on every chip with the layout free, in seconds, (D,)."""
-        if not self.chips:
-            return np.zeros(1)
+    def _bound(self) -> ChipBounds:
         question = self.question_on(0)
-        space = legal_space(question.runtime, question.task, self.planner.fixed)
-        return bound_chips(question, space.families, self.chips)
+        return ChipBounds(question, legal_space(question.runtime, question.task, self.planner.fixed).families)
+
+    @cached_property
+    def chip_bounds_s(self) -> Floats:
+        """Lower bound so far on the step time on every chip with the layout free, in seconds, (D,)."""
+        return np.zeros(max(len(self.chips), 1))
 
     @property
     def search(self) -> LayoutSearch:
@@ -93,14 +97,74 @@ class ChipSearch:
         return min(self.best_s, float(self.bounds_s.min()))
 
     def run(self, number: int) -> None:
-        """Search chip after chip until the gap is closed, with `number` plans of the best one."""
-        for place in np.argsort(self.chip_bounds_s, kind="stable").tolist():
-            ended = self.searches and self.planner.limit.reason
-            if ended or self.chip_bounds_s[place] >= self.best_s * (1 - self.planner.gap):
+        """Search groups of chips until the gap is closed, with `number` plans of the best chip.
+
+        The first plan is one of the most promising chip. Groups follow by increasing bound.
+        """
+        queue = self._first_groups()
+        self._search(self._most_promising(queue[-1]), number)
+        while queue and not self.planner.limit.reason:
+            group = queue.pop()
+            if group.bound_s >= self._target_s:
                 break
-            self._search(place, number)
+            if len(group.places) > 1:
+                bound_s = self._bound_of(group)
+                self._raise(replace(group, bound_s=bound_s))
+                if bound_s < self._target_s:
+                    queue = _by_bound([*queue, *self._bounded(group.parts(self.chips))])
+            elif group.places[0] not in self.searches:
+                self._search(group.places[0], number)
         if self.best_s == inf:
+            # If nothing fits, the chip with the most memory comes closest.
+            roomiest = max(range(len(self.chips)), key=lambda place: self.chips[place].hbm_gib, default=0)
+            if roomiest not in self.searches:
+                self._search(roomiest, number)
             self.place = min(self.searches, key=lambda place: self.searches[place].families.lacking_bytes)
+
+    def _most_promising(self, group: ChipGroup) -> int:
+        """Chip with the smallest bound in the smallest part of a group."""
+        while len(group.places) > 1:
+            group = _by_bound(self._bounded(group.parts(self.chips)))[-1]
+        return group.places[0]
+
+    @property
+    def _target_s(self) -> float:
+        """Step time below which a plan would be faster than the best one by more than the gap."""
+        return self.best_s * (1 - self.planner.gap)
+
+    def _first_groups(self) -> list[ChipGroup]:
+        """The largest groups by decreasing bound; a single chip, or the machine's device, has no bound."""
+        if not self.chips:
+            return [ChipGroup((0,), device_of(self.question_on(0).machine))]
+        return _by_bound(self._bounded(groups_of(self.chips)))
+
+    def _bounded(self, groups: Sequence[ChipGroup]) -> list[ChipGroup]:
+        """Groups with bounds by their layers alone."""
+        bounds_s = self._bound.of([group.envelope for group in groups]).tolist()
+        bounded = [
+            replace(group, bound_s=max(group.bound_s, bound_s))
+            for group, bound_s in zip(groups, bounds_s, strict=True)
+        ]
+        for group in bounded:
+            self._raise(group)
+        return bounded
+
+    def _raise(self, group: ChipGroup) -> None:
+        """Raise the bounds of chips to that of their group."""
+        places = list(group.places)
+        self.chip_bounds_s[places] = np.maximum(self.chip_bounds_s[places], group.bound_s)
+
+    def _bound_of(self, group: ChipGroup) -> float:
+        """Lower bound of a group by a search over layouts on its envelope, which ends below the best plan."""
+        question = self.question_on(group.places[0])
+        question = replace(question, machine=question.machine.with_device(group.envelope))
+        first = (self.search.fastest,) if self.best_s < inf else ()
+        target_s, label = self._target_s, f"{group.envelope.name}: "
+        planner = replace(self.planner, most_s=target_s, enough_s=target_s, gap=0.0, first=first, label=label)
+        search = planner.search(question)
+        search.run(1)
+        # A schedule of the envelope that is not proven shortest may be longer than one of a smaller chip.
+        return max(group.bound_s, search.bound_s * (1 - (question.schedule_gap or 0.0)))
 
     def _search(self, place: int, number: int) -> None:
         """Search the layouts of one chip, as far as they may be faster than the best plan so far."""
@@ -113,7 +177,9 @@ class ChipSearch:
                 self.on_better(self)
 
         label = f"{self.chips[place].name}: " if self.chips else self.planner.label
-        planner = replace(self.planner, most_s=self.best_s, label=label, on_better=note)
+        # The layout of the best plan is often a good one on the next chip.
+        first = (self.search.fastest,) if self.best_s < inf else self.planner.first
+        planner = replace(self.planner, most_s=self.best_s, label=label, on_better=note, first=first)
         if not self.searches:
             self.place = place
         self.searches[place] = planner.search(self.question_on(place))
@@ -186,3 +252,8 @@ class ChipSearch:
         if bound_s < self.best_s * (1 - self.planner.gap):
             return "undecided"
         return "slower" if search is not None else "excluded"
+
+
+def _by_bound(groups: Iterable[ChipGroup]) -> list[ChipGroup]:
+    """Groups by decreasing bound, so that the last one is the most promising; in a tie the first chip's."""
+    return sorted(groups, key=lambda group: (-group.bound_s, -group.places[0]))

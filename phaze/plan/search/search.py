@@ -38,6 +38,8 @@ from phaze.runtimes.space import legal_space
 from phaze.spec.names import GAP
 from phaze.spec.training_plan import TIE, PlanCertificate
 
+ENOUGH = "a plan is fast enough"
+"""Reason why a search ends that only asks whether there is such a plan."""
 STUCK = "the bounds of the remaining layouts cannot be raised further"
 
 
@@ -66,6 +68,8 @@ class LayoutPlanner:
     """Plans found by other estimates, whose layouts are simulated first."""
     most_s: float = inf
     """Step time of a plan on another chip: the search ends once it is proven that no plan is faster."""
+    enough_s: float = 0.0
+    """Step time below which any plan ends the search: its bound cannot exclude such plans."""
 
     def search(self, question: PlanQuestion) -> LayoutSearch:
         """Search over the layouts of a question, not yet run."""
@@ -171,15 +175,18 @@ class LayoutSearch:
         On devices it goes on until there is a plan, here or elsewhere, which takes seconds. Schedules may
         take minutes.
         """
+        if self.best_s < self.planner.enough_s:
+            raise OutOfTime(ENOUGH)
         has_plan = min(self.best_s, self.planner.most_s) < inf
         if (has_plan or self.question.machine.stack.scheduled) and (reason := self.planner.limit.reason):
             raise OutOfTime(reason)
 
     def _run(self, number: int) -> None:
-        if self._is_beaten():
-            return
         for plan in self.planner.first:
             self.guesses.try_plan(plan)
+        self._check_time()
+        if self._is_beaten():
+            return
         self.guesses.start()
         self.guesses.descend()
         self.families.bound()

@@ -18,10 +18,11 @@ from phaze.certify.plans import certify_plan
 from phaze.plan.answer.answer import TrainingPlanner
 from phaze.plan.answer.study import request
 from phaze.plan.answer.words import chips_in_words, in_words, sizes_in_words
-from phaze.plan.bounds.chips import bound_chips
+from phaze.plan.bounds.chips import GROWING, ChipBounds, groups_of
 from phaze.plan.chips import load_chips
 from phaze.plan.machines import device_of
 from phaze.plan.question import PlanQuestion
+from phaze.plan.search.search import LayoutPlanner
 from phaze.runtimes.space import legal_space
 from phaze.spec.architecture import Architecture
 from phaze.spec.documents import read_as, write_document
@@ -50,6 +51,16 @@ def drawn_chips(rng: np.random.Generator, number: int) -> tuple[Architecture, ..
     return tuple(chips)
 
 
+def alike_chips(rng: np.random.Generator, number: int) -> tuple[Architecture, ...]:
+    """Return chips that differ only in fields of which more is never slower."""
+    first = drawn_chips(rng, 1)[0]
+    names = [*GROWING, "name"]
+    return tuple(
+        first.model_copy(update={name: getattr(chip, name) for name in names})
+        for chip in drawn_chips(rng, number)
+    )
+
+
 def planner_on(chips: tuple[Architecture, ...], gap: float = 0.0, layers: int = 2) -> TrainingPlanner:
     """Return the planner of a small model on four of any of these chips."""
     machine, _ = load_chips("tpu-v4", "tpu-v4")
@@ -68,8 +79,9 @@ def questions_on(planner: TrainingPlanner) -> Iterator[PlanQuestion]:
 def test_the_best_chip_and_plan_are_those_of_brute_force() -> None:
     """Every pipeline split of every layout on every chip is priced; some chips and layouts do not fit."""
     fixed = {"cp": 1, "zero": 1}
-    for seed in range(3):
-        planner = planner_on(drawn_chips(np.random.default_rng(seed), 4))
+    for seed in range(4):
+        drawn = alike_chips if seed % 2 else drawn_chips
+        planner = planner_on(drawn(np.random.default_rng(seed), 4))
         times_s = [
             min(fastest_s(splits) for splits in priced_layouts(question, fixed).values())
             for question in questions_on(planner)
@@ -82,7 +94,8 @@ def test_the_best_chip_and_plan_are_those_of_brute_force() -> None:
         assert search.bound_s == pytest.approx(min(times_s), rel=1e-9)
         for row in search.outcomes:
             time_s = times_s[int(row.chip.removeprefix("chip-"))]
-            assert (row.bound_s is None) == (time_s == inf)
+            # Of a chip that its group excludes, nobody knows whether a layout fits.
+            assert (row.bound_s is None) == (time_s == inf) or row.outcome == "excluded"
             assert row.bound_s is None or row.bound_s <= time_s * (1 + 1e-9)
 
 
@@ -92,7 +105,7 @@ def test_the_bound_of_a_chip_is_below_every_price_on_it() -> None:
     planner = planner_on(drawn_chips(rng, 8))
     questions = [*questions_on(planner)]
     space = legal_space(questions[0].runtime, questions[0].task, {})
-    bounds_s = bound_chips(questions[0], space.families, [device_of(q.machine) for q in questions])
+    bounds_s = ChipBounds(questions[0], space.families).of([device_of(q.machine) for q in questions])
     assert len(set(bounds_s.tolist())) > 1
     grid = space.grid
     for question, bound_s in zip(questions, bounds_s.tolist(), strict=True):
@@ -102,6 +115,59 @@ def test_the_bound_of_a_chip_is_below_every_price_on_it() -> None:
             split = splits[int(rng.integers(len(splits)))]
             price = QuickPrice(planned(question, layout, schedule, *split), question.machine)
             assert price.time_s >= bound_s * (1 - 1e-9)
+
+
+def test_more_cores_buffer_or_memory_is_never_slower() -> None:
+    """For layouts and splits by lot: the price on a chip is at least that on the envelope of its group."""
+    rng = np.random.default_rng(0)
+    for _ in range(DRAWS // 10):
+        questions = [*questions_on(planner_on(alike_chips(rng, 4)))]
+        (group,) = groups_of([device_of(question.machine) for question in questions])
+        machine = questions[0].machine.with_device(group.envelope)
+        envelope = replace(questions[0], machine=machine)
+        grid = legal_space(envelope.runtime, envelope.task, {}).grid
+        for place in rng.choice(len(grid), 20, replace=False).tolist():
+            layout, schedule = grid.layout(place), grid.schedule_of(place)
+            splits = [*divisions(layout, envelope.task.model.layers, envelope.runtime.recomputed_counts)]
+            split = splits[int(rng.integers(len(splits)))]
+            least_s, *times_s = (
+                QuickPrice(planned(question, layout, schedule, *split), question.machine).time_s
+                for question in (envelope, *questions)
+            )
+            assert min(times_s) >= least_s * (1 - 1e-9)
+
+
+def test_a_group_of_chips_is_split_down_to_single_ones() -> None:
+    chips = alike_chips(np.random.default_rng(3), 16)
+    devices = [device_of(question.machine) for question in questions_on(planner_on(chips))]
+    (group,) = groups_of(devices)
+    levels = [[group]]
+    while any(len(part.places) > 1 for part in levels[-1]):
+        levels.append([part for whole in levels[-1] for part in whole.parts(devices)])
+    for level in levels:
+        assert sorted(place for part in level for place in part.places) == [*range(16)]
+        for part in level:
+            for name in GROWING:
+                assert getattr(part.envelope, name) == max(
+                    getattr(devices[place], name) for place in part.places
+                )
+
+
+def test_a_space_of_alike_chips_is_proven_by_its_groups() -> None:
+    """Chips are excluded together: most are never searched, and the plan is that of a search on each."""
+    chips = alike_chips(np.random.default_rng(5), 24)
+    planner = planner_on(chips)
+    search = planner.search_chips()
+    search.run(1)
+    singles = [LayoutPlanner(number=1, gap=0.0)(question).plans for question in questions_on(planner)]
+    best_s = min(plans[0].time_s for plans in singles if plans)
+    assert search.best_s == pytest.approx(best_s, rel=1e-9)
+    assert len(search.searches) < len(chips) / 2
+    assert all(
+        row.bound_s is not None and row.bound_s <= plans[0].time_s * (1 + 1e-9)
+        for row in search.outcomes
+        if (plans := singles[int(row.chip.removeprefix("chip-"))])
+    )
 
 
 @cache
