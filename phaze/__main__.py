@@ -19,6 +19,7 @@ try:
     from phaze.base.nearest import nearest
     from phaze.base.printed import LONGEST_REMARK, EscapedStream
     from phaze.commands.calibrate import calibrate, measure
+    from phaze.commands.chip import chip
     from phaze.commands.emit import compare, emit, read
     from phaze.commands.fields import layout_field
     from phaze.commands.lists import devices, models, recipes, stacks, systems
@@ -61,13 +62,14 @@ GROUPS = {
         model, certify, measure, calibrate, recipes, stacks, schema,
     ),
     "Design (accelerators)": (
-        place, estimate, devices, space, extract, schedule, partition, map_stages, tiles, trace, profile,
+        chip, place, estimate, devices, space, extract, schedule, partition, map_stages, tiles, trace,
+        profile,
     ),
     "Study (many accelerators)": (new_study, status, export),
 }  # fmt: skip
 """Verbs by the title of their group in the help."""
 FIRST_SCREEN = (
-    plan, emit, read, compare, validate, models, systems, place, estimate, new_study, status, export,
+    plan, emit, read, compare, validate, models, systems, chip, place, new_study, status, export,
 )  # fmt: skip
 """Verbs in the short help."""
 NAMES = {

@@ -92,7 +92,7 @@ def prepared(request: PlanOptions) -> list[PlanPhases]:
         needs("altair", "pandas")
     run = _training_run(request)
     unlike = _fixable("--explain", request.explain)
-    questions = _questions(request, named, number)
+    questions = questions_of(request, named, number)
     # A file has one plan, and the fewest nodes are one number.
     for option, is_used in (("-o", request.out is not None), ("--fewest", request.fewest)):
         if is_used and len(questions) > 1:
@@ -184,8 +184,16 @@ def _numbers(devices: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _questions(request: PlanOptions, system: str, devices: str | None) -> list[AskedPlan]:
-    """One planning request per number of devices; PhazeError for invalid options, before slow work."""
+def questions_of(
+    request: PlanOptions,
+    system: str,
+    devices: str | None,
+    on_chips: tuple[StoredMachine, tuple[Architecture, ...] | None] | None = None,
+) -> list[AskedPlan]:
+    """One planning request per number of devices; PhazeError for invalid options, before slow work.
+
+    `on_chips` is a machine with chips, and those to choose from; default: those of --architecture.
+    """
     fixed = _fixable("--fix", request.fix)
     # Imported after the checks, so that misspelt options fail fast.
     from phaze.spec.models import load_transformer
@@ -198,8 +206,10 @@ def _questions(request: PlanOptions, system: str, devices: str | None) -> list[A
     if request.lora is not None:
         fields = spec.model_dump(exclude_none=True) | {"lora": request.lora}
         spec = type(spec).parse(fields, f"plan: --lora: {request.model}")
-    cluster = load_cluster(system)[0]
-    machine, chips = (None, None) if request.architecture is None else _chips(request.architecture, system)
+    if on_chips is None and request.architecture is not None:
+        on_chips = _chips(request.architecture, system)
+    machine, chips = on_chips or (None, None)
+    cluster = load_cluster(system)[0] if machine is None else machine.cluster
     if chips is not None:
         _refuse_on_several(request, len(chips))
     for option, value in (("--runtime", request.runtime), ("--stack", request.stack)):

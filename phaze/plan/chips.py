@@ -13,7 +13,7 @@ from phaze.spec.architecture import Architecture, load_technology
 from phaze.spec.config import architecture_names, load_architecture, space_of
 from phaze.spec.files import FOLDER
 from phaze.spec.study import ArchitectureSpace
-from phaze.spec.system import Device, System, completed
+from phaze.spec.system import Cluster, Device, System, completed
 from phaze.spec.systems import STACKS, load_cluster, load_stack
 from phaze.spec.training_plan import StoredMachine
 
@@ -33,13 +33,12 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
     """
     names = architecture_names(architecture, LABEL)
     space = space_of(names[0]) if len(names) == 1 else ArchitectureSpace.parse({"named": names}, LABEL)
-    cluster, device = load_cluster(system, folder)
-    stack = load_stack(STACKS["chip"], folder)
-    machine = StoredMachine(cluster=cluster, device=device, stack=stack)
+    machine = chip_machine(*load_cluster(system, folder), folder)
     if space is None:
-        return machine.on_architecture(load_architecture(architecture, folder), stack), None
+        chip = load_architecture(architecture, folder)
+        return machine.on_architecture(chip, machine.stack), None
     needs("pandas")
-    chips = chips_of(_architectures_of(space, folder), device)
+    chips = chips_of(architectures_of(space, folder), machine.device)
     if len(chips) < FEWEST:
         raise PhazeError(
             f"{LABEL} {architecture}: must have at least {FEWEST} chips, got {len(chips)}",
@@ -49,7 +48,12 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
         raise PhazeError(
             f"{LABEL} {architecture}: names must be distinct, {', '.join(repeated)} occurs twice"
         )
-    return machine.on_architecture(chips[0], stack), chips
+    return machine.on_architecture(chips[0], machine.stack), chips
+
+
+def chip_machine(cluster: Cluster, device: Device, folder: Path = FOLDER) -> StoredMachine:
+    """Machine of a cluster whose chips take what they leave open from a device, under the stack of chips."""
+    return StoredMachine(cluster=cluster, device=device, stack=load_stack(STACKS["chip"], folder))
 
 
 def chips_of(
@@ -67,7 +71,7 @@ def chips_of(
     return tuple(completed(chip, system) for chip in sized)
 
 
-def _architectures_of(space: ArchitectureSpace, folder: Path) -> list[Architecture]:
+def architectures_of(space: ArchitectureSpace, folder: Path = FOLDER) -> list[Architecture]:
     """Named architectures of a space, then those of its grid, each with its area."""
     # Imported for several chips only: a plan of one reads no tables, and loads no pandas.
     from phaze.cost.space import area_limit_um2, area_um2, as_architectures, enumerate_grid

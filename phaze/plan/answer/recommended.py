@@ -44,11 +44,11 @@ def recommended(request: AskedPlan, folder: Path = FOLDER) -> TrainingPlan | Unf
 
     The search is limited by its work, not by a clock, so that equal requests have equal answers.
     """
-    planner = TrainingPlanner(request, _without_interval, GAP, folder)
+    planner = TrainingPlanner(request, without_interval, GAP, folder)
     return planner.answer(planner.best(1), 1, alone=True)
 
 
-def _without_interval(_: PricedLayout) -> MeasuredInterval:
+def without_interval(_: PricedLayout) -> MeasuredInterval:
     """No interval, as no measured run has a chip of a study."""
     return MeasuredInterval(None)
 

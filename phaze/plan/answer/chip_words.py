@@ -1,0 +1,85 @@
+"""Text of the answer to which chip to build: the choice first, then a table of chips and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from phaze.base.units import digits, percent
+from phaze.plan.answer.ranked_table import shape, wrapped
+from phaze.spec.chip_choice import ChipChoice, ChipForModels, PlanOnChip
+from phaze.spec.names import Rank
+
+HEAD = ("model", "step", "slower", "MFU", "tok/s/mm2", "GiB", "bound by")
+
+
+def choice_in_words(choice: ChipChoice) -> str:
+    """The answer for a terminal of 80 columns."""
+    question, chosen = choice.question, choice.chosen
+    models = ", ".join(model.model for model in question.models)
+    limit = question.space.area_limit_mm2
+    area = f"{limit:g} mm2" if isinstance(limit, float) else f"the area of {limit}"
+    memories = ", ".join(f"{capacity:g}" for capacity in question.hbm_gib)
+    chips = f"{question.devices:,} chips of at most {area} ({question.space.technology})"
+    lines = [
+        f"{models} on {chips}, with {memories} GiB of HBM: {choice.designs:,} designs",
+        choice.trust,
+        f"Build {_named(chosen)}. {_proof(choice)}",
+    ]
+    if choice.stopped:
+        lines.append(f"The search ended early: {choice.stopped}.")
+    text = [wrapped(line) for line in lines]
+    for row in (chosen, *choice.others):
+        text += ["", wrapped(f"{_title(row)}: {_named(row)}"), *_plans(row, question.rank)]
+    return "\n".join(text)
+
+
+def _named(row: ChipForModels) -> str:
+    chip = row.chip
+    area = "" if chip.area_mm2 is None else f", {digits(chip.area_mm2, 3)} mm2"
+    cores = f"{chip.num_tc} tensor cores of {chip.pe_x} x {chip.pe_y}, {chip.num_vc} vector cores"
+    memory = f"{chip.glb_mib:g} MiB of buffer, {chip.hbm_gib:g} GiB of HBM"
+    return f"{chip.name}: {cores} of {chip.lanes} lanes, {memory}{area}"
+
+
+def _title(row: ChipForModels) -> str:
+    if row.role == "all":
+        return "For all models" if len(row.plans) > 1 else "The best chip"
+    if row.role == "reference":
+        return "For comparison"
+    return f"With {row.role}" if "=" in row.role else f"Best for {row.role}"
+
+
+def _proof(choice: ChipChoice) -> str:
+    """Sentence on what any other design could gain."""
+    several = len(choice.bounds) > 1
+    whole = " in the geometric mean" * several
+    slower = max(0.0, *(plan.slower or 0.0 for plan in choice.chosen.plans))
+    loss = f" No model is more than {percent(slower)} slower than on its own best chip." * several
+    gain = f"more than {percent(choice.gap)} faster{whole} in this cost model (proven)"
+    return f"No other design, with any layout, is {gain}.{loss}"
+
+
+def _plans(row: ChipForModels, rank: Rank) -> Iterator[str]:
+    """Yield the lines of a table with a chip's plans, each followed by its layout."""
+    rows = [HEAD, *(_cells(on_chip, rank) for on_chip in row.plans)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for cells, on_chip in zip(rows, (None, *row.plans), strict=True):
+        first, *others = zip(cells, widths, strict=True)
+        yield "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()
+        if on_chip is not None and on_chip.plan is not None:
+            yield wrapped(f"  {shape(on_chip.plan.layout, on_chip.plan.recomputed_layers)}")
+
+
+def _cells(on_chip: PlanOnChip, rank: Rank) -> tuple[str, ...]:
+    plan = on_chip.plan
+    if plan is None:
+        return (on_chip.model, "unfit", *[""] * (len(HEAD) - 2))
+    return (
+        on_chip.model,
+        f"{digits(plan.by(rank), 4)} s",
+        percent(max(on_chip.slower or 0.0, 0.0)),
+        percent(plan.mfu),
+        "" if on_chip.tokens_per_s_mm2 is None else digits(on_chip.tokens_per_s_mm2),
+        digits(plan.used_gib),
+        plan.bound_by,
+    )

@@ -1,0 +1,106 @@
+"""Answer of `phaze chip`: the chip to build for some models, its plans, and other chips beside it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from phaze.spec.architecture import Architecture
+from phaze.spec.names import Rank
+from phaze.spec.noun import Noun
+from phaze.spec.study import ArchitectureSpace
+from phaze.spec.system import Cluster
+from phaze.spec.training_plan import Finite, RankedPlan
+from phaze.spec.values import Count, Label, Positive, PositiveInt, Result, Text
+
+
+class ModelOnChips(Noun):
+    """Training of a model for which a chip is chosen."""
+
+    model: Label
+    """Name of the model."""
+    sequence: PositiveInt
+    """Tokens per sample."""
+    global_batch: PositiveInt
+    """Samples per training step."""
+
+
+class ChipQuestion(Noun):
+    """Question for the best chip: models, cluster, and the space of designs."""
+
+    models: tuple[ModelOnChips, ...] = Field(min_length=1)
+    """Models to train, each on all devices."""
+    devices: Count
+    """Number of devices."""
+    cluster: Cluster
+    """Network of the devices."""
+    space: ArchitectureSpace
+    """Designs to choose from, with their area limit."""
+    hbm_gib: tuple[Positive, ...] = Field(min_length=1)
+    """HBM capacities of a design, in GiB."""
+    rank: Rank
+    """Kind of step time that is compared."""
+    gap: Finite
+    """Gap to the fastest step at which a search ends."""
+
+
+class PlanOnChip(Noun):
+    """Best plan of a model on a chip."""
+
+    model: Label
+    """Name of the model."""
+    plan: RankedPlan | None = None
+    """The plan; null if no layout fits."""
+    bound_s: Result | None = None
+    """Lower bound in seconds on the step time of every layout on this chip; null if no layout fits."""
+    slower: Finite | None = None
+    """Relative increase of the step time over the fastest plan of this model on any chip."""
+    tokens_per_s_mm2: Result | None = None
+    """Tokens per second and mm² of a chip's area."""
+
+
+class ChipForModels(Noun):
+    """Chip with its plans of all models."""
+
+    role: Label
+    """Why the chip is listed: `all` for the common one, the name of a model for its best chip, a changed key
+    such as glb_mib=16, or `reference`."""
+    chip: Architecture
+    """The design, with its HBM."""
+    plans: tuple[PlanOnChip, ...]
+    """Plan of every model, in the order of the question."""
+
+
+class BoundForModel(Noun):
+    """Fastest step of a model on any chip of the space."""
+
+    model: Label
+    """Name of the model."""
+    step_s: Result
+    """Step time in seconds of the fastest plan that was found on any chip."""
+    bound_s: Result
+    """Lower bound in seconds on the step time of every layout on every chip."""
+
+
+class ChipChoice(Noun):
+    """The chip to build for some models, with bounds over all designs and layouts."""
+
+    format: Literal["phaze-chip"] = "phaze-chip"
+    """Name of the format."""
+    question: ChipQuestion
+    """The question."""
+    designs: PositiveInt
+    """Number of designs within the area limit, each with all HBM capacities."""
+    chosen: ChipForModels
+    """Chip for all models: the smallest geometric mean of step times relative to the best chip of each."""
+    others: tuple[ChipForModels, ...]
+    """Best chip of each model, where it is another one; chips with changed keys; references."""
+    bounds: tuple[BoundForModel, ...]
+    """Fastest step and lower bound of every model."""
+    gap: Finite
+    """Most by which any chip of the space can be faster for all models, in the geometric mean."""
+    stopped: Text | None = None
+    """Reason why the search ended early; null if it did not."""
+    trust: Text
+    """How far prices of chips that do not exist can be trusted."""
