@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from phaze.api import (
+        ChipAnswer,
         ComparedRun,
         PhazeError,
         PlanAnswer,
         ReadRun,
         Validation,
+        chip,
         compare,
         place,
         plan,
@@ -28,11 +30,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ChipAnswer",
     "ComparedRun",
     "PhazeError",
     "PlanAnswer",
     "ReadRun",
     "Validation",
+    "chip",
     "compare",
     "place",
     "plan",

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from phaze.commands.emit import PredictedRun
     from phaze.commands.plan_options import PlanOptions
     from phaze.plan.answer.comparison import Comparison
+    from phaze.spec.chip_choice import ChipChoice
     from phaze.spec.training_plan import TrainingPlan, UnfitPlan
 
 __all__ = [
-    "ComparedRun", "PhazeError", "PlanAnswer", "ReadRun", "Validation", "compare", "place",
-    "plan", "read", "schema", "simulate", "validate",
+    "ChipAnswer", "ComparedRun", "PhazeError", "PlanAnswer", "ReadRun", "Validation", "chip", "compare",
+    "place", "plan", "read", "schema", "simulate", "validate",
 ]  # fmt: skip
 Number = float | str
 """Number, or its text with a suffix, such as 4M or 15T."""
@@ -92,6 +93,24 @@ class ReadFields(ClusterFields, total=False):
     layout: str
     stack: str
     vocab: int
+
+
+class ChipFields(TypedDict, total=False):
+    """Options of `chip`, as those of `phaze chip -h`."""
+
+    devices: int
+    network: str
+    system: str
+    area_limit: str
+    technology: str
+    hbm: str | Sequence[float]
+    sweep: Sequence[str]
+    explain: Sequence[str]
+    sequence: int | str
+    global_batch: int | str
+    rank: Rank
+    gap: float
+    seconds: float
 
 
 class _Shown:
@@ -218,6 +237,34 @@ class PlanAnswer(_Shown):
         if answer.format == "phaze-no-plan":
             return unfit_in_words(answer)
         return in_words(answer, answer.question.stored_machine().device)
+
+
+@dataclass(frozen=True, eq=False)
+class ChipAnswer(_Shown):
+    """Answer of `chip`: the chip to build for some models, and others beside it."""
+
+    choice: ChipChoice
+
+    def _rows(self) -> list[dict[str, object]]:
+        rows = []
+        for chip in (self.choice.chosen, *self.choice.others):
+            sizes = chip.chip.model_dump(mode="json", exclude_none=True)
+            for on_chip in chip.plans:
+                figures = on_chip.model_dump(mode="json", exclude={"plan"})
+                step_s = on_chip.plan and on_chip.plan.by(self.choice.question.rank)
+                rows.append({"role": chip.role, **sizes, **figures, "step_s": step_s})
+        return rows
+
+    def to_json(self) -> str:
+        """Return the answer as JSON, as the command prints it."""
+        from phaze.spec.documents import text_of
+
+        return text_of(self.choice)
+
+    def __str__(self) -> str:
+        from phaze.plan.answer.chip_words import choice_in_words
+
+        return choice_in_words(self.choice)
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,6 +398,18 @@ def place(model: str, gpus: str | None = None, **options: Unpack[PlaceFields]) -
     if len(chips) > 1:
         raise PhazeError("place: architecture: must be one, as the answer has one plan", "call it for each")
     return _answered(request.planned_on(chips[0]))
+
+
+def chip(models: str | Sequence[str], **options: Unpack[ChipFields]) -> ChipAnswer:
+    """Choose the accelerator to build for some models on a cluster, as `phaze chip` does."""
+    from phaze.commands.chip import ChipOptions, chosen_chip
+    from phaze.commands.output import restored_interrupts
+    from phaze.commands.requests import refuse_unknown, request_of
+
+    refuse_unknown("chip", options, get_type_hints(ChipFields))
+    with restored_interrupts():
+        choice, _ = chosen_chip(request_of(ChipOptions, "chip", {**options, "models": models}))
+    return ChipAnswer(choice)
 
 
 def simulate(

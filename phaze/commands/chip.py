@@ -131,20 +131,26 @@ def chip(request: ChipOptions) -> None:
     gain at most. Beside it stand TPU v4 as built and the design nearest to an H100.
     """
     refuse_outputs(request.out)
-    options.refuse_unless_positive("chip", seconds=request.seconds)
     with ended_at_once():
-        chooser, question, limit = _prepared(request)
-        stop_gently(limit)
-        with telling("chip"):
-            choice = _choice(chooser, question, request)
+        choice, interrupted = chosen_chip(request)
         from phaze.plan.answer.chip_words import choice_in_words
         from phaze.spec.documents import text_of, write_document
 
         if request.out is not None:
             write_document(choice, request.out)
         typer.echo(text_of(choice) if request.as_json else choice_in_words(choice), nl=not request.as_json)
-    if limit.interrupted:
+    if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def chosen_chip(request: ChipOptions) -> tuple[ChipChoice, bool]:
+    """Answer to the options, and whether the user ended the search."""
+    options.refuse_unless_positive("chip", seconds=request.seconds)
+    chooser, question, limit = _prepared(request)
+    stop_gently(limit)
+    with telling("chip"):
+        choice = _choice(chooser, question, request)
+    return choice, limit.interrupted
 
 
 def _prepared(request: ChipOptions) -> tuple[ChipChooser, ChipQuestion, TimeLimit]:

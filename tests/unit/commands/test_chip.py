@@ -1,0 +1,72 @@
+"""`phaze chip` answers which chip to build, in words and as a file, and refuses what cannot be answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import phaze
+from phaze.base.errors import PhazeError
+from phaze.spec.chip_choice import ChipChoice
+from phaze.spec.documents import read_as
+from tests.commands import invoke
+
+SMALL = ["gpt2", "--devices", "4", "--sequence", "512", "--gbs", "8", "--gap", "0.05"]
+GRID = ["--sweep", "pe_x=128", "--sweep", "pe_y=128", "--sweep", "num_tc=2,4", "--sweep", "num_vc=16,64"]
+MISTAKES = {
+    ("--area-limit", "1mm2"): ("no design of the grid is that small", "the smallest one takes"),
+    ("--network", "2@1e9"): ("--network: has 2 devices, and --devices asks for 4", "at least 4 devices"),
+    ("--network", "4"): ("must be DEVICES@BYTES_PER_S of every level, got 4", "8@450e9"),
+    ("--hbm", "x"): ("--hbm: must be GiB separated by commas, got x", "--hbm 64,96"),
+    ("--hbm", "0"): ("--hbm: must be positive, got 0", "--hbm 64,96"),
+    ("--sweep", "pe_z=3"): ("--sweep: pe_z: is not a size of a design", "did you mean"),
+    ("--explain", "glb_mib"): ("--explain: must be KEY=VALUE", ""),
+    ("--technology", "3nm"): ("there is no technology '3nm'", "known are"),
+}
+
+
+@pytest.mark.parametrize(("options", "texts"), MISTAKES.items(), ids="".join)
+def test_mistakes_are_told_before_the_search(options: tuple[str, ...], texts: tuple[str, str]) -> None:
+    with pytest.raises(PhazeError) as error:
+        invoke("chip", *SMALL, *options)
+    assert texts[0] in str(error.value)
+    assert texts[1] in error.value.fix
+
+
+def test_models_are_named_once() -> None:
+    with pytest.raises(PhazeError, match="models must be distinct"):
+        invoke("chip", "gpt2,gpt2")
+
+
+@pytest.mark.slow
+def test_the_answer_fits_a_terminal_and_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "CHIP.json"
+    told = invoke("chip", *SMALL, *GRID, "--hbm", "8,16", "--explain", "glb_mib=2", "-o", str(file)).stdout
+    assert all(len(line) <= 80 for line in told.splitlines())
+    choice = read_as(ChipChoice, file)
+    assert choice.designs > 1
+    assert choice.question.hbm_gib == (8, 16)
+    assert [row.role for row in choice.others] == ["glb_mib=2", "reference", "reference"]
+    assert choice.chosen.chip.name in told
+    assert "With glb_mib=2" in told
+    (bound,) = choice.bounds
+    assert bound.bound_s <= bound.step_s
+    assert choice.gap <= 0.06
+    for row in (choice.chosen, *choice.others):
+        for on_chip in row.plans:
+            assert on_chip.plan is not None
+            assert on_chip.plan.by("prudent") >= bound.bound_s or row.role != "all"
+    answer = phaze.ChipAnswer(choice)
+    assert str(answer) in told
+    table = answer.table()
+    assert list(table["role"]) == ["all", "glb_mib=2", "reference", "reference"]
+    assert table["step_s"][0] == pytest.approx(bound.step_s, rel=0.01)
+    assert answer.to_json() == file.read_text()
+
+
+def test_a_call_from_python_is_checked_like_the_command() -> None:
+    with pytest.raises(PhazeError, match="--network: has 2 devices"):
+        phaze.chip("gpt2", devices=4, network="2@1e9")
+    with pytest.raises(TypeError, match="no option area_limits; did you mean area_limit"):
+        phaze.chip("gpt2", area_limits="1mm2")  # type: ignore[call-arg]
