@@ -173,8 +173,9 @@ def _value_suffix(problem: ErrorDetails) -> str:
     """Suffix of a message that shows the invalid value; empty if the validator's own message suffices."""
     if problem["type"] == "value_error" and isinstance(problem["input"], dict):
         return ""
-    kinds = {dict: "a mapping, ", list: "a list, ", tuple: "a list, "} if problem["type"] in EXPECTED else {}
-    return f", got {kinds.get(type(problem['input']), '')}{short(problem['input'])}"
+    given = problem["input"]
+    kind = "a mapping, " if isinstance(given, dict) else "a list, " if isinstance(given, list | tuple) else ""
+    return f", got {kind if problem['type'] in EXPECTED else ''}{short(given)}"
 
 
 def _plain_message(problem: ErrorDetails) -> str:
