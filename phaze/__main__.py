@@ -22,7 +22,7 @@ try:
     from phaze.commands.chip import chip
     from phaze.commands.emit import compare, emit, read
     from phaze.commands.fields import layout_field
-    from phaze.commands.lists import devices, models, recipes, stacks, systems
+    from phaze.commands.lists import architectures, devices, models, recipes, stacks, systems
     from phaze.commands.map import map_stages
     from phaze.commands.model import model, profile, trace
     from phaze.commands.output import INTERRUPTED
@@ -62,8 +62,8 @@ GROUPS = {
         model, certify, measure, calibrate, recipes, stacks, schema,
     ),
     "Design (accelerators)": (
-        chip, place, estimate, devices, space, extract, schedule, partition, map_stages, tiles, trace,
-        profile,
+        chip, place, estimate, devices, architectures, space, extract, schedule, partition, map_stages,
+        tiles, trace, profile,
     ),
     "Study (many accelerators)": (new_study, status, export),
 }  # fmt: skip

@@ -86,7 +86,7 @@ def compared(request: PlaceOptions, names: Sequence[str], sweeps: Sequence[str])
         rows: list[Row] = []
         with ended_at_once():
             # All are checked before the first one is planned.
-            for phases in [prepared(request.planned_on(chip)) for chip in chips]:
+            for phases in [prepared(request.planned_on(chip), tells=chip == chips[0]) for chip in chips]:
                 with restored_interrupts():
                     rows.append(_row(phases))
                 if any(phase.interrupted for phase in phases):

@@ -291,12 +291,14 @@ class PredictedRun:
 
         recipe, row = self.run.recipe, self.row
         gpus = recipe.layout.devices
+        fit = None if self.machine.system is None else self.machine.system.calibrated
         unfit = "" if self.priced.status == OK else f"; {self.priced.status}"
         return (
             f"{recipe.model.name} on {gpus:,} device{'s' * (gpus != 1)} of {self.system}, "
             f"{recipe.global_batch:,} samples of {recipe.sequence:,} tokens: "
             f"{shape(row.layout, row.recomputed_layers)}\n"
-            f"{predicted(row)}, with stack {self.stack}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
+            f"{predicted(row, fit)}, with stack {self.stack}; "
+            f"{row.tokens_per_s_per_device:,.0f} tokens/s/device, "
             f"MFU {percent(row.mfu)}, bound by {row.bound_by}\n"
             + ("" if self.interval.ends_s else f"{uncalibrated(self.machine, self.interval)}\n")
             + f"GiB of tensors by pipeline rank: {', '.join(f'{gib:.3g}' for gib in row.memory_gib)}; in use "

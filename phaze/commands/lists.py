@@ -1,4 +1,4 @@
-"""Lists of the models, systems, devices, software stacks and recipes that phaze knows, with their sources."""
+"""Lists of the models, systems, devices, stacks and other files that phaze knows, with their sources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.base.units import digits
+from phaze.base.units import UM2_PER_MM2, digits
 from phaze.commands.options import JsonOption
 from phaze.commands.tables import PIPED, Titled, counts, print_rows
 
@@ -161,6 +161,38 @@ def _devices() -> Iterator[Row]:
             arrays = f"{chip.num_tc} x {chip.pe_x}x{chip.pe_y}"
             figures |= {name: getattr(chip, name, None) for name in figures}
         yield {"device": path.stem, "kind": kind, "arrays": arrays, **figures, "source": _source(path)}
+
+
+def architectures(text: NameArgument = "", as_json: JsonOption = False) -> None:
+    """List the architectures with their areas, cores, memories and sources.
+
+    The area is as published, or computed for the technology of a study.
+    """
+    columns = [
+        Titled("architecture", "architecture"), counts("area_mm2", "mm²"),
+        Titled("tensor_cores", "tensor cores"), Titled("vector_cores", "vector cores"),
+        counts("hbm_gib", "HBM GiB"), SOURCE,
+    ]  # fmt: skip
+    _listed(_architectures(), text, columns, as_json=as_json)
+
+
+def _architectures() -> Iterator[Row]:
+    from phaze.commands.answers import TECHNOLOGY
+    from phaze.cost.space import area_um2
+    from phaze.spec.architecture import load_technology
+    from phaze.spec.config import load_architecture
+
+    figures = load_technology(TECHNOLOGY).area_um2
+    for path in _files("architectures"):
+        chip = load_architecture(str(path))
+        yield {
+            "architecture": path.stem,
+            "area_mm2": area_um2(chip, figures) / UM2_PER_MM2,
+            "tensor_cores": f"{chip.num_tc:,} of {chip.pe_x}x{chip.pe_y}",
+            "vector_cores": f"{chip.num_vc:,} of {chip.lanes}",
+            "hbm_gib": chip.hbm_gib,
+            "source": _source(path),
+        }
 
 
 def _trillions(value: object) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.commands.tables import PIPED
 from phaze.commands.terminal import is_rich, live_line, tell
 
 if TYPE_CHECKING:
@@ -27,6 +28,13 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as in a shell."""
 PICTURES = (".svg", ".png", ".pdf")
 """Suffixes of picture files."""
+
+
+def _tell_progress(text: str) -> None:
+    """Print a message on progress, in lines of the width of pipes."""
+    from phaze.plan.answer.ranked_table import wrapped  # only here: other commands need no plans
+
+    tell(wrapped(f"progress: {text}", PIPED))
 
 
 def write_or_print(text: str, out: Path | None) -> None:
@@ -166,7 +174,7 @@ def telling(verb: str) -> Iterator[None]:
 
     # A log needs fewer lines than a terminal needs updates.
     if not is_rich(sys.stderr):
-        with heard(verb, lambda text: tell(f"progress: {text}"), first_s=2.0, every_s=10.0):
+        with heard(verb, _tell_progress, first_s=2.0, every_s=10.0):
             yield
         return
     with live_line() as show, heard(verb, show, first_s=1.0, every_s=0.5):

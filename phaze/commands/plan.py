@@ -19,6 +19,7 @@ from phaze.commands.options import RuntimeOption
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, telling
 from phaze.commands.plan_options import PANELS, PlanOptions
 from phaze.commands.plan_phases import PlanPhases
+from phaze.commands.tables import PIPED
 from phaze.commands.terminal import tell
 from phaze.spec.names import PRECISION, RANK
 from phaze.spec.questions import FAILURE_DEFAULTS, RunFields
@@ -64,7 +65,9 @@ def answer_request(request: PlanOptions) -> None:
             typer.echo(_in_words(phases, answers))
         failures = () if request.mtbf_hours is None else (request.checkpoint_s, request.restart_s)
         if not request.as_json and None in (request.sequence, request.global_batch, *failures):
-            typer.echo(_defaults(phases[0].question, request))
+            from phaze.plan.answer.ranked_table import wrapped
+
+            typer.echo(wrapped(_defaults(phases[0].question, request), PIPED))
         if all(answer.format == "phaze-no-plan" for answer in answers):
             for out in filter(None, (request.page, request.out, request.write_input)):
                 typer.echo(f"plan: {out} was not written: there is no plan", err=True)
@@ -77,10 +80,10 @@ def answer_request(request: PlanOptions) -> None:
         raise typer.Exit(NOTHING_FITS)
 
 
-def prepared(request: PlanOptions) -> list[PlanPhases]:
+def prepared(request: PlanOptions, *, tells: bool = True) -> list[PlanPhases]:
     """Planning requests of the options, one per number of devices, checked and ready to be answered.
 
-    Raises PhazeError for invalid options.
+    With `tells` a message names a system that is assumed to grow. Raises PhazeError for invalid options.
     """
     named, number = options.cluster("plan", request.gpus, request.system, request.devices, request.nodes)
     options.refuse_unless_positive("plan", seconds=request.seconds)
@@ -93,6 +96,8 @@ def prepared(request: PlanOptions) -> list[PlanPhases]:
     run = _training_run(request)
     unlike = _fixable("--explain", request.explain)
     questions = questions_of(request, named, number)
+    if tells:
+        _tell_growth(questions)
     # A file has one plan, and the fewest nodes are one number.
     for option, is_used in (("-o", request.out is not None), ("--fewest", request.fewest)):
         if is_used and len(questions) > 1:
@@ -227,11 +232,6 @@ def questions_of(
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
-    if (most := max(numbers)) > cluster.devices:
-        tell(
-            f"plan: {system} has {cluster.devices:,} devices; for {most:,} its outermost level is assumed to "
-            "grow, with the same bandwidth per device. If the network differs, change `devices` of its levels"
-        )
     # All numbers of devices train with the same batch, so that their answers compare.
     batch = options.batch_samples("plan", request.global_batch, request.batch_tokens, tokens, max(numbers))
     shared = {
@@ -244,6 +244,18 @@ def questions_of(
     for number in numbers:
         _check_widths(fixed, number)
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
+
+
+def _tell_growth(questions: Sequence[AskedPlan]) -> None:
+    """Tell the user if the largest number of devices exceeds that of the system."""
+    from phaze.spec.systems import load_cluster
+
+    system, most = questions[0].system, max(question.devices for question in questions)
+    if most > (devices := load_cluster(system)[0].devices):
+        tell(
+            f"plan: {system} has {devices:,} devices; for {most:,} its outermost level is assumed to "
+            "grow, with the same bandwidth per device. If the network differs, change `devices` of its levels"
+        )
 
 
 def _chips(architecture: str, system: str) -> tuple[StoredMachine, tuple[Architecture, ...] | None]:

@@ -107,7 +107,7 @@ class ValidateOptions:
     ] = False
     all_columns: Annotated[
         bool,
-        typer.Option("--all", help="Print all columns of the table of sources; no effect on other output."),
+        typer.Option("--all", help="Print all columns of the table of sources."),
     ] = False
     as_json: options.JsonOption = False
 
@@ -119,6 +119,7 @@ def validate(request: ValidateOptions) -> None:
     Prints by source the errors of time and memory, and the cost of choosing the layout predicted as the
     fastest.
     """
+    _refuse_all(request)
     if request.support:
         typer.echo(_support(as_json=request.as_json))
         return
@@ -133,6 +134,20 @@ def validate(request: ValidateOptions) -> None:
         typer.echo(_part(request.part, request.files, request.system, request.out, as_json=request.as_json))
         return
     typer.echo(_compared(request))
+
+
+def _refuse_all(request: ValidateOptions) -> None:
+    """Raise PhazeError for --all with an option whose output has no table of sources."""
+    others = {
+        "--support": request.support,
+        "--repeats": request.repeats,
+        "--leave-out": request.leave_out is not None,
+        "--part": request.part is not None,
+    }
+    for option in (name for name, is_used in others.items() if is_used and request.all_columns):
+        raise PhazeError(
+            f"validate: --all: {option} prints no table of sources, whose columns it adds", "leave out --all"
+        )
 
 
 def _support(*, as_json: bool) -> str:

@@ -17,6 +17,8 @@ RATE_WORK = 1_000
 
 Ending a proof that is too slow took LoRA of 70B parameters on 8 H100 from 570 to 54 CPU seconds.
 """
+SLOW_S, SOONER_GAP = 60.0, 0.02
+"""Seconds after which progress messages name a gap that ends a search sooner, and this gap."""
 FURTHER_WORK = 200
 """Maximum number of additional linear programs for table rows after the first one."""
 FURTHER_SEARCHED = 150
@@ -30,6 +32,8 @@ REPLAN_WORK = 100
 """Maximum number of linear programs of a search with more of one resource, see `what_if`."""
 FEWEST_GAP = 0.5
 """Optimality gap of a search that only asks whether any plan fits, see `answer.fewest`."""
+SURE_S = 5.0
+"""Seconds after the time limit of a search in which a plan that surely fits may be improved."""
 MOST_RECIPES = 3
 """Maximum number of published recipes that are priced."""
 

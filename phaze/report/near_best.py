@@ -67,8 +67,10 @@ def drawn(table: pd.DataFrame, rank: str, hbm_gib: float) -> alt.TopLevelMixin:
 def parts_and_flags(plan: TrainingPlan, settings: Callable[[TrainingPlan], Settings]) -> Iterator[Listing]:
     """Yield a listing per ranked layout: time and memory by part, and the runtime's settings."""
     for place, row in enumerate(plan.alternatives, start=1):
-        caption = f"{place}: {shape(row.layout, row.recomputed_layers)}. {words.predicted(row)}"
-        caption += f"; {words.used(row)}, bound by {row.bound_by}."
+        caption = f"{place}: {shape(row.layout, row.recomputed_layers)}. "
+        caption += (
+            f"{words.predicted(row, plan.question.calibrated)}; {words.used(row)}, bound by {row.bound_by}."
+        )
         planned = plan if place == 1 else as_plan(plan, row)
         if planned is None:
             yield Listing(caption, f"phaze plan --fix {_fixed(row)}", f"{ANCHOR}{place}")

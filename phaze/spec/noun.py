@@ -18,6 +18,13 @@ from phaze.base.nearest import did_you_mean, nearest
 from phaze.base.printed import LONGEST_KEY, one_line, short
 from phaze.spec.files import read_mapping
 
+EXPECTED = {
+    "float_type": "a number", "int_type": "a whole number", "string_type": "text",
+    "bool_type": "true or false", "tuple_type": "a list", "list_type": "a list",
+    "dict_type": "a mapping", "model_type": "a mapping",
+}  # fmt: skip
+"""Kinds of values that a file may have, by the type of Pydantic's error for another kind."""
+
 
 class Noun(BaseModel):
     """Frozen value that rejects unknown keys; the docstring below a field documents the field."""
@@ -102,7 +109,7 @@ def mistakes(
     wrong = "\n".join(
         f"{source}: {_key_prefix(problem)}{line}{_value_suffix(problem)}"
         for problem in problems
-        for line in _plain_message(problem["msg"]).splitlines()
+        for line in _plain_message(problem).splitlines()
     )
     fixes = dict.fromkeys(_suggest_keys(problem, kind, where) for problem in problems)
     return PhazeError(wrong, "; ".join(filter(None, fixes)))
@@ -166,11 +173,16 @@ def _value_suffix(problem: ErrorDetails) -> str:
     """Suffix of a message that shows the invalid value; empty if the validator's own message suffices."""
     if problem["type"] == "value_error" and isinstance(problem["input"], dict):
         return ""
-    return f", got {short(problem['input'])}"
+    given = problem["input"]
+    kind = "a mapping, " if isinstance(given, dict) else "a list, " if isinstance(given, list | tuple) else ""
+    return f", got {kind if problem['type'] in EXPECTED else ''}{short(given)}"
 
 
-def _plain_message(message: str) -> str:
+def _plain_message(problem: ErrorDetails) -> str:
     """Reword Pydantic's message in plain English."""
+    message = problem["msg"]
     if message == "Extra inputs are not permitted":
         return "is not a known key"
+    if problem["type"] in EXPECTED:
+        return f"must be {EXPECTED[problem['type']]}"
     return message.removeprefix("Value error, ").removeprefix("Input ")

@@ -19,7 +19,7 @@ from phaze.spec.names import PRECISION, RANK, Rank, Runtime
 from phaze.spec.noun import Noun
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.questions import RunFields
-from phaze.spec.system import Cluster, Device, Stack
+from phaze.spec.system import Calibration, Cluster, Device, Stack
 from phaze.spec.systems import load_cluster, load_stack_of
 from phaze.spec.values import (
     Count,
@@ -121,6 +121,11 @@ class AskedPlan(Noun):
         if self.runtime == "chip" and (self.machine is None or not self.machine.stack.scheduled):
             raise ValueError("runtime: chip needs the chips of an architecture: plan with --architecture")
         return self
+
+    @property
+    def calibrated(self) -> Calibration | None:
+        """Fit of the system to a user's own runs, if there is one."""
+        return self.stored_machine().cluster.calibrated
 
     def stored_machine(self, folder: Path = FOLDER) -> StoredMachine:
         """Contents of the files of system, device and stack: as stored, or else read by their names."""
@@ -496,6 +501,8 @@ class TrainingPlan(PlanFile, RankedPlan):
     first."""
     uncalibrated: Text | None = None
     """Reason why the step time has no interval: the device or feature that no measured run has."""
+    above_measured: Text | None = None
+    """Best measured utilisation of the device and precision, if the predicted one is above it."""
     prudence: Text | None = None
     """Note on whether a short search by expected time finds a faster plan, if prudent time ranks layouts."""
     may_fit: Text | None = None

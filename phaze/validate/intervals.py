@@ -29,6 +29,7 @@ from phaze.base.arrays import Bools, Floats, Names
 from phaze.base.errors import PhazeError
 from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
 from phaze.spec.files import FOLDER
+from phaze.spec.measured import PublishedRuns
 from phaze.spec.training_plan import NearRun
 from phaze.validate.run_kinds import KEYS, PROPERTIES, RunKind, team_of
 
@@ -211,6 +212,16 @@ class PublishedErrors:
         distances += AGE * np.nan_to_num(kind.years) + np.nan_to_num(sizes)
         return np.asarray(distances + UTILISATION * np.nan_to_num(ratio), float)
 
+    def mfus(self, kind: RunKind, folder: Path = FOLDER) -> tuple[float, ...]:
+        """Measured utilisations on a run's device in its precision, without simulated sources."""
+        key = kind.device, kind.precision
+        if key not in self._mfus:
+            simulated = list(PublishedRuns.load(folder).simulated)
+            alike = (self.table["device"] == key[0]) & (self.table["precision"] == key[1])
+            runs = self.table[alike & ~np.isin(self._sources, simulated)]
+            self._mfus[key] = tuple((runs["mfu"].astype(float) / runs["ratio"].astype(float)).tolist())
+        return self._mfus[key]
+
     def _widening(self, held_out: str) -> float:
         """Widening of the interval per unit of distance, calibrated by holding out each source in turn."""
         included = self._sources != held_out
@@ -256,6 +267,11 @@ class PublishedErrors:
     @cached_property
     def _measured(self) -> dict[str, tuple[str, ...]]:
         """Cache of the measured features, keyed by the held-out source."""
+        return {}
+
+    @cached_property
+    def _mfus(self) -> dict[tuple[str, str], tuple[float, ...]]:
+        """Cache of the measured utilisations, keyed by device and precision."""
         return {}
 
     @cached_property
@@ -350,7 +366,8 @@ def interval(priced: PricedLayout, folder: Path = FOLDER) -> MeasuredInterval:
     )
     runs = published(folder).most_similar(kind)
     low_s, high_s = (end * priced.price.time_s for end in runs.ends)
-    return MeasuredInterval(None if np.isnan(low_s) else (low_s, high_s), runs.nearest, runs.unmeasured)
+    ends_s = None if np.isnan(low_s) else (low_s, high_s)
+    return MeasuredInterval(ends_s, runs.nearest, runs.unmeasured, published(folder).mfus(kind, folder))
 
 
 def end_of_own_runs(error: float, rows: int) -> float:

@@ -285,5 +285,5 @@ def test_aliases_of_aliases_neither_fill_the_memory_nor_hang(tmp_path: Path) -> 
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 30)]
     (tmp_path / "m.yaml").write_text("\n".join([*lines, "layers: *a29"]))
-    with pytest.raises(PhazeError, match=r"m\.yaml: layers: should be a valid integer"):
+    with pytest.raises(PhazeError, match=r"m\.yaml: layers: must be a whole number"):
         load_model(tmp_path / "m.yaml")

@@ -14,7 +14,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB, digits
 from phaze.cost.products import speed_of
 from phaze.plan import effort
-from phaze.plan.answer.assumptions import assumptions, uncalibrated, versions
+from phaze.plan.answer.assumptions import above_measured, assumptions, uncalibrated, versions
 from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
 from phaze.plan.answer.ranked_table import fields_in_words
 from phaze.plan.answer.regrets import COMPARED, Assumptions, Regrets, scenarios
@@ -263,6 +263,9 @@ class TrainingPlanner:
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             evidence=measured.nearest,
             uncalibrated=None if measured.ends_s else uncalibrated(self.expected.machine, measured),
+            above_measured=above_measured(
+                self.expected.machine, self.request.precision, expected.mfu, measured
+            ),
             assumptions=tuple(assumptions(self.question)),
             versions=versions(self.expected),
         )
@@ -279,22 +282,25 @@ class TrainingPlanner:
     def further(
         self, plan: TrainingPlan, search_plans: LayoutPlans, *, with_all: bool, with_why: bool = False
     ) -> TrainingPlan:
-        """Complete an answer by what takes short searches, unless its time is over.
+        """Complete an answer by what takes short searches.
 
         Without `with_all` only by what may change the choice: a plan that surely fits, another batch, and the
         best plan by expected time where that orders the plans in another way. With `with_why` the plans that
-        are best under other assumptions are compared as well.
+        are best under other assumptions are compared as well. After the time limit only a plan that surely
+        fits is searched.
         """
-        # Short searches also take seconds: none begins after the time limit.
-        if self.limit.reason:
+        if self.limit.interrupted:
             return plan
         fixed = self.request.fixed
         ranked = [PricedLayout.of(self.question, planned) for planned in search_plans.plans]
         expected = [priced.priced_for(self.expected) for priced in ranked]
-        changes: dict[str, object] = {
-            "may_fit": made_to_fit(ranked, expected, fixed, len(plan.alternatives)),
-            "other_batch": other_batch(ranked[0], fixed),
-        }
+        # A start that fails for lack of memory costs more than the seconds of this search.
+        early = TimeLimit(effort.SURE_S) if self.limit.reason else None
+        changes: dict[str, object] = {"may_fit": made_to_fit(ranked, expected, fixed, early)}
+        # Other short searches also take seconds: none begins after the time limit.
+        if self.limit.reason:
+            return plan.model_copy(update=changes)
+        changes["other_batch"] = other_batch(ranked[0], fixed)
         if plan.question.rank == "prudent" and (with_all or plan.prudence):
             fastest = self._briefly(self.expected, fixed)
             best = [PricedLayout.of(self.expected, planned) for planned in fastest]

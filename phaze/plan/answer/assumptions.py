@@ -81,6 +81,19 @@ def uncalibrated(machine: Machine, interval: MeasuredInterval) -> str:
     return f"{reason}."
 
 
+def above_measured(machine: Machine, compute: Compute, mfu: float, interval: MeasuredInterval) -> str | None:
+    """Sentence on a predicted utilisation that no measured run of the device and precision reached.
+
+    None if one did, if the precision was not measured on the device, or for a system with the user's own
+    runs, whose utilisations are not known.
+    """
+    best = max(interval.mfus, default=mfu)
+    if mfu <= best or machine.calibrated:
+        return None
+    runs = f"the best of {len(interval.mfus):,} measured is {percent(best)}"
+    return f"No {compute} run on {device_of(machine).name} reached {percent(mfu)} MFU: {runs}."
+
+
 def _products(compute: Compute) -> str:
     """Description of the GEMM precision."""
     if compute == "bf16":

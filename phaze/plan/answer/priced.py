@@ -35,6 +35,8 @@ class MeasuredInterval:
     """Most similar measured runs."""
     unmeasured: tuple[str, ...] = ()
     """Features that no measured run has."""
+    mfus: tuple[float, ...] = ()
+    """Measured utilisations of all published runs on the device, in the precision."""
 
 
 @dataclass(frozen=True, eq=False)

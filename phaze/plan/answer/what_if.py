@@ -17,6 +17,7 @@ from phaze.plan.plan import Machine
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.terms.memory import OK, capacity_bytes
+from phaze.plan.time_limit import TimeLimit
 from phaze.spec.system import Cluster
 from phaze.spec.training_plan import WhatIf, nearest_batch
 
@@ -114,39 +115,41 @@ def made_to_fit(
     ranked: Sequence[PricedLayout],
     expected: Sequence[PricedLayout],
     fixed: Mapping[str, int | str],
-    shown: int = 0,
+    early: TimeLimit | None = None,
 ) -> str | None:
     """Sentence on plan 1 if it may not fit: what may help, and the cost of the first plan that surely fits.
 
-    `ranked` are the plans at the price that ranks them, `expected` the same plans with expected memory. The
-    first `shown` plans are named by their number. If none of them surely fits, a short search looks for one.
-    None if plan 1 surely fits.
+    `ranked` are the plans at the price that ranks them, `expected` the same plans with expected memory. If
+    none of them surely fits, a short search looks for one. With `early` their search ended early, so that
+    faster plans than theirs may fit: the search then takes at most that long. None if plan 1 surely fits.
     """
     first, memory = ranked[0], expected[0].price.memory.in_use
     if expected[0].status == OK:
         return None
-    sentences = [f"Plan 1 {expected[0].status}."]
+    sentences = [f"The plan {expected[0].status}."]
     # Gaps of the allocator are the only part that a setting can avoid.
     if memory.of("device").high - memory.fragments.high <= capacity_bytes(device_of(first.question.machine)):
         gaps_gib = digits(memory.fragments.high / GIB)
         sentences.append(f"{EXPANDABLE} may do: gaps of the allocator are up to {gaps_gib} GiB of them.")
-    place = next((place for place, plan in enumerate(expected) if plan.status == OK), None)
-    plan = _surely_fitting(first.question, fixed) if place is None else ranked[place]
-    if plan is None:
+    sure = [plan for plan, with_range in zip(ranked, expected, strict=True) if with_range.status == OK]
+    if early is not None or not sure:
+        sure = [*_surely_fitting(first.question, fixed, early or TimeLimit()), *sure[:1]]
+    if not sure:
         return " ".join([*sentences, "A short search finds none that surely fits."])
-    name = plan.shape if place is None or place >= shown else f"plan {place + 1}, {plan.shape}"
+    plan = min(sure, key=lambda plan: plan.price.time_s)
     longer = plan.price.time_s / first.price.time_s - 1
     figures = f"{first.question.rank} {plan.price.time_s:.4g} s, {signed(longer)}"
-    sentences.append(f"The first that surely fits: {name} ({figures}).")
-    return " ".join(sentences)
+    return " ".join([*sentences, f"The first that surely fits: {plan.shape} ({figures})."])
 
 
-def _surely_fitting(question: PlanQuestion, fixed: Mapping[str, int | str]) -> PricedLayout | None:
-    """Best plan of a short search whose tensors leave room for the largest gaps of the allocator."""
+def _surely_fitting(
+    question: PlanQuestion, fixed: Mapping[str, int | str], limit: TimeLimit
+) -> list[PricedLayout]:
+    """Best plan of a short search whose tensors leave room for the largest gaps of the allocator, if any."""
     roomy, label = question.roomy(), "layouts that surely fit: "
-    plans = LayoutPlanner(fixed=fixed, number=1, prove=False, label=label)(roomy).plans
+    plans = LayoutPlanner(fixed=fixed, number=1, prove=False, label=label, limit=limit)(roomy).plans
     priced = (PricedLayout.of(roomy, plan) for plan in plans)
-    return next((plan for plan in priced if plan.status == OK), None)
+    return [plan for plan in priced if plan.status == OK]
 
 
 def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
@@ -22,7 +21,7 @@ from phaze.plan.terms.memory import OK
 from phaze.plan.time_limit import INTERRUPTED, TIME_LIMIT
 from phaze.spec.names import Rank
 from phaze.spec.planner_rows import PlannerRow
-from phaze.spec.system import Device
+from phaze.spec.system import Calibration, Device
 from phaze.spec.training_plan import (
     TIE,
     AskedPlan,
@@ -48,8 +47,6 @@ TOKENS = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3
 """Maximum number of parts of a step that a comparison lists."""
-PLAN_NUMBER = re.compile(r"^Plan 1 |(?<=: )plan \d+, ")
-"""Numbers of plans in the sentence on a plan that may not fit."""
 WIDE = 0.1
 """Width of an 80 % interval, over the step time, from which its reason is stated: twice the least spread."""
 FASTER = 0.95
@@ -216,12 +213,7 @@ def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
     """Table over device counts; sentences on the best counts, on intervals and on plans that may not fit."""
     fitting = [plan for plan in plans if isinstance(plan, TrainingPlan)]
     sentences = [*best_runs(runs_by_devices(plans)), *intervals_in_words(fitting)]
-    # The sentence has numbers of plans, which a table over device counts does not have.
-    sentences += [
-        f"On {plan.question.devices:,} devices the plan {PLAN_NUMBER.sub('', plan.may_fit)}"
-        for plan in fitting
-        if plan.may_fit
-    ]
+    sentences += [f"{plan.question.devices:,} devices: {plan.may_fit}" for plan in fitting if plan.may_fit]
     return "\n".join([*table(sizes_table(plans)), *map(wrapped, sentences)])
 
 
@@ -236,7 +228,8 @@ def intervals_in_words(plans: Sequence[TrainingPlan]) -> Iterator[str]:
         ranges = (
             f"{devices:,} devices {signed(low)} to {signed(high)}" for devices, (low, high) in ends.items()
         )
-        yield f"80 % interval of the step time, from similar measured runs: {', '.join(ranges)}."
+        runs = _runs_of_interval(plans[0].question.calibrated)
+        yield f"80 % interval of the step time, from {runs}: {', '.join(ranges)}."
     widest = max((low_high[1] - low_high[0] for low_high in ends.values()), default=0.0)
     for plan in plans:
         low, high = ends.get(plan.question.devices, (0.0, 0.0))
@@ -380,9 +373,11 @@ def recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
         yield plan.uncalibrated
     layout = ", ".join(fields_in_words(plan.layout, plan.recomputed_layers))
     yield (
-        f"Train with {layout}; {split_in_words(plan.stages)}. {predicted(plan)}; {percent(plan.mfu)} MFU, "
-        f"{used(plan)} of {hbm_gib:g}, bound by {plan.bound_by}."
+        f"Train with {layout}; {split_in_words(plan.stages)}. {predicted(plan, request.calibrated)}; "
+        f"{percent(plan.mfu)} MFU, {used(plan)} of {hbm_gib:g}, bound by {plan.bound_by}."
     )
+    if plan.above_measured is not None:
+        yield plan.above_measured
 
 
 def split_in_words(stages: Sequence[StageShare]) -> str:
@@ -421,14 +416,19 @@ def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
     yield from table([["source", "row", "distance", "error", "what differs"], *rows])
 
 
-def predicted(plan: RankedPlan) -> str:
-    """Format the predicted step time, with its interval if there is one."""
+def predicted(plan: RankedPlan, fit: Calibration | None) -> str:
+    """Format the predicted step time, with its interval if there is one; `fit` is that of its system."""
     optimistic = isinstance(plan, TrainingPlan) and (plan.uncalibrated or "").startswith(OPTIMISTIC)
     time = f"{'At least' if optimistic else 'Predicted'} {plan.time_s:.4g} s a step"
     if plan.time_s_low is None or plan.time_s_high is None:
         return time
     interval = f"{plan.time_s_low:.4g} to {plan.time_s_high:.4g} s"
-    return f"{time}; 80 % interval {interval}, from similar measured runs"
+    return f"{time}; 80 % interval {interval}, from {_runs_of_interval(fit)}"
+
+
+def _runs_of_interval(fit: Calibration | None) -> str:
+    """Measured runs whose errors give the intervals: published ones, or those of a calibrated system."""
+    return "similar measured runs" if fit is None else f"your own runs ({fit.rows} of {fit.runs})"
 
 
 def why_first(plan: TrainingPlan) -> Iterator[str]:

@@ -131,18 +131,15 @@ class DistinctPlans:
         self.longest_s = min(max(last) if len(last) == rows else inf, self.most_s)
 
     def ranked(self, proven_s: float = inf) -> list[PlannedLayout]:
-        """Plans by increasing step time; tied plans are ordered by simplicity.
+        """Plans by increasing step time, but first the simplest of those that tie with the fastest.
 
-        In a tie, plans within `proven_s` come first.
+        In this tie, plans within `proven_s` come before others.
         """
-        remaining = sorted(self.by_family.values(), key=lambda plan: plan.time_s)
-        ranked = list[PlannedLayout]()
-        while remaining:
-            longest_s = remaining[0].time_s * (1 + TIE)
-            same = [plan for plan in remaining if plan.time_s <= longest_s]
-            ranked += sorted(same, key=lambda plan: (plan.time_s > proven_s, plan.kinds, plan.time_s))
-            remaining = remaining[len(same) :]
-        return _merge_twins(ranked)
+        plans = self.by_family.values()
+        longest_s = min((plan.time_s for plan in plans), default=0.0) * (1 + TIE)
+        tied = (plan for plan in plans if plan.time_s <= longest_s)
+        first = min(tied, key=lambda plan: (plan.time_s > proven_s, plan.kinds, plan.time_s), default=None)
+        return _merge_twins(sorted(plans, key=lambda plan: (plan is not first, plan.time_s)))
 
 
 def are_twins(plan: PlannedLayout, other: PlannedLayout) -> bool:

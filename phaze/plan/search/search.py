@@ -443,7 +443,9 @@ class LayoutSearch:
             return "no plan yet"
         message = f"{self._undecided_count:,} layouts left" if self._queue else "bounding layouts"
         gap = f", gap {percent(1 - bound_s / best_s)}" if bound_s > 0 else ""
-        return f"{message}{gap}, best plan {self.question.rank} {best_s:.4g} s a step"
+        is_slow = self.planner.limit.elapsed_s > effort.SLOW_S and self.planner.gap < effort.SOONER_GAP
+        hint = f" (--gap {effort.SOONER_GAP:g} or --seconds ends sooner)" * is_slow
+        return f"{message}{gap}, best plan {self.question.rank} {best_s:.4g} s a step{hint}"
 
     @property
     def stopped(self) -> str | None:

@@ -321,8 +321,8 @@ class Paths:
     def cut(self, timeline: Timeline) -> Floats:
         """Cut from the critical path: coefficients of 1, layers and recomputed layers, (stages, 1 + 2K)."""
         jobs, planes = self.graph.jobs, self.planes
-        path = np.array(timeline.critical_jobs)
-        job, sent = path[:, 0], path[path[:, 1] > 0, 0]
+        job, waited = timeline.critical_jobs
+        sent = job[waited]
         coefficients = np.zeros(planes.early.shape)
         np.add.at(coefficients, jobs.stage[job], planes.seconds[jobs.kind[job], jobs.stage[job]])
         early = sent[jobs.kind[sent] == JobKind.SYNC]

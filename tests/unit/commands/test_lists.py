@@ -11,7 +11,8 @@ import pytest
 from phaze.base.errors import PhazeError
 from tests.commands import invoke
 
-LISTS = {verb: [verb] for verb in ("models", "systems", "stacks")} | {"devices": ["devices", "architectures"]}
+LISTS = {verb: [verb] for verb in ("models", "systems", "stacks", "architectures")}
+LISTS["devices"] = ["devices", "architectures"]
 
 
 def printed(*arguments: str) -> str:

@@ -96,4 +96,4 @@ def test_a_study_with_a_mistake_is_told_in_the_lines_of_the_mistake(tmp_path: Pa
         study_status(tmp_path, file)
     first, second = raised.value.wrong.splitlines()
     assert first.startswith(f"{file}: seed: is not a known key")
-    assert second.startswith(f"{file}: models.0: should be a valid string, got {{}}")
+    assert second.startswith(f"{file}: models.0: must be text, got a mapping, {{}}")

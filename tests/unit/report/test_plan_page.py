@@ -96,7 +96,7 @@ def test_the_page_begins_with_the_caveat_and_the_recommendation(
     plan = min(plans, key=lambda one: one.run.days if one.run else 0.0)
     assert plan.uncalibrated is not None
     assert report.answer.sentence.startswith(plan.uncalibrated)
-    assert predicted(plan) in report.answer.sentence
+    assert predicted(plan, plan.question.calibrated) in report.answer.sentence
     assert len(report.answer.sheet.rows) == len(plan.alternatives)
 
 

@@ -111,7 +111,7 @@ def merged(base: Config, over: Config) -> Config:
         (put("models", ["bert-huge"]), "models: 'bert-huge' is not among"),
         (put("training/microbatches", [0]), r"training\.microbatches\.0: should be greater than 0, got 0"),
         (put("training/microbatches", [3]), "3 does not divide scenarios.tpu-v4-pod.global_batch 4096"),
-        (put("training/hbm_gib", ["much"]), r"training\.hbm_gib\.0: should be a valid number.*got 'much'"),
+        (put("training/hbm_gib", ["much"]), r"training\.hbm_gib\.0: must be a number.*got 'much'"),
         (put("training/hbm_gib", [-1]), r"training\.hbm_gib\.0: should be greater than 0, got -1"),
         (put("training/optimizer", "lion"), r"training\.optimizer: should be 'sgd'.*got 'lion'"),
         (put("training/schedule", "zero-bubble"), r"training\.schedule: should be '1f1b' or 'gpipe'"),
@@ -144,7 +144,7 @@ def merged(base: Config, over: Config) -> Config:
         (put("workloads/gpt2-xl/sequence", 4096), r"sequence: 4096 must be > 0 and at most position_count"),
         (
             put("workloads/gpt2-xl/sequence", "long"),
-            r"workloads\.gpt2-xl\.sequence: should be a valid integer",
+            r"workloads\.gpt2-xl\.sequence: must be a whole number",
         ),
         (
             put("report/sensitivity", {"x": {"clock": 1}}),

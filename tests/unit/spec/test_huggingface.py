@@ -111,8 +111,8 @@ BAD = {
     "pruned heads": ("bert-large-uncased", {"pruned_heads": {"0": [1]}}, ["pruned_heads"]),
     "part of a block": ("Llama-2-7b-hf", {"residual_multiplier": 0.2}, ["residual_multiplier", "0.2"]),
     "layer drop": ("opt-350m", {"layerdrop": 0.1}, ["layerdrop", "0.0", "0.1"]),
-    "text for a size": ("gpt2", {"n_layer": "12"}, ["n_layer", "integer", "'12'"]),
-    "true for a size": ("gpt2", {"n_layer": True}, ["n_layer", "integer", "True"]),
+    "text for a size": ("gpt2", {"n_layer": "12"}, ["n_layer", "whole number", "'12'"]),
+    "true for a size": ("gpt2", {"n_layer": True}, ["n_layer", "whole number", "True"]),
     "negative size": ("gpt2", {"n_embd": -768}, ["n_embd", "greater than 0", "-768"]),
     "fraction of a size": ("Llama-2-7b-hf", {"hidden_size": 4096.5}, ["hidden_size", "4096.5"]),
     "missing size": ("opt-350m", {"ffn_dim": None}, ["ffn_dim", "must be given"]),
@@ -121,9 +121,13 @@ BAD = {
         {"activation_function": "quick"},
         ["activation_function", "gelu_new", "'quick'"],
     ),
-    "no number": ("gpt2", {"n_layer": math.nan}, ["n_layer", "integer", "nan"]),
+    "no number": ("gpt2", {"n_layer": math.nan}, ["n_layer", "whole number", "nan"]),
     "dropout of one": ("gpt2", {"resid_pdrop": 1}, ["resid_pdrop", "less than 1", "got 1"]),
-    "text for a flag": ("Llama-2-7b-hf", {"tie_word_embeddings": "no"}, ["tie_word_embeddings", "boolean"]),
+    "text for a flag": (
+        "Llama-2-7b-hf",
+        {"tie_word_embeddings": "no"},
+        ["tie_word_embeddings", "true or false"],
+    ),
     "heads do not divide": ("gpt2", {"n_head": 7}, ["heads 7", "hidden 768"]),
     "unknown family": ("gpt2", {"model_type": "mamba"}, ["model_type", "llama", "'mamba'", "phaze trace"]),
     "no family": ("gpt2", {"model_type": None}, ["model_type", "nearest", "None"]),
@@ -349,7 +353,7 @@ def test_a_size_may_be_a_list_of_equal_numbers(tmp_path: Path) -> None:
     assert model == load(tmp_path, fields)
     with pytest.raises(PhazeError, match="moe_intermediate_size: must be intermediate_size 72, got 40"):
         load(tmp_path, {**fields, "moe_intermediate_size": 40})
-    with pytest.raises(PhazeError, match=r"num_experts_per_tok: .*valid integer"):
+    with pytest.raises(PhazeError, match=r"num_experts_per_tok: .*must be a whole number"):
         load(tmp_path, {**fields, "moe_topk": [2, 2, 1, 2, 2]})
 
 

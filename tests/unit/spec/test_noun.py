@@ -2,21 +2,23 @@
 
 import math
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal, get_args, get_origin
 
 import pytest
+import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 import phaze.spec
 from phaze.base.errors import PhazeError
+from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.system import System
-from phaze.spec.systems import load_device
+from phaze.spec.systems import load_device, load_stack
 
 ARGUMENTS = ["TorchCall.arguments", "TorchModule.arguments"]
 """Fields whose values are passed to a PyTorch callable as they are."""
@@ -36,10 +38,10 @@ def test_a_noun_is_read_from_plain_data() -> None:
     ("data", "message"),
     [
         ({"devices": 0}, r"system\.yaml: devices: should be greater than 0, got 0"),
-        ({"devices": "many"}, r"^system\.yaml: devices: should be a valid integer, got 'many'$"),
+        ({"devices": "many"}, r"^system\.yaml: devices: must be a whole number, got 'many'$"),
         ({"device": 4}, r"system\.yaml: device: is not a known key, got 4"),
         ({"clock_hz": -1.0}, r"system\.yaml: clock_hz: should be greater than 0, got -1.0"),
-        ([1], r"system\.yaml: .* got \[1\]"),
+        ([1], r"system\.yaml: must be a mapping, got a list, \[1\]"),
     ],
 )
 def test_bad_input_names_file_key_and_value(data: object, message: str) -> None:
@@ -123,3 +125,28 @@ def test_no_noun_takes_what_only_looks_like_a_number(nouns: list[type[Noun]]) ->
     whole = {name for name, field in numbers.items() if field.annotation is int}
     assert sorted(loose) == LOOSE.split()
     assert not any(_takes(numbers[name], 2.5) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("load", "key", "given", "message"),
+    [
+        (load_device, "clock_hz", [1.0e9], r"clock_hz: must be a number, got a list, \[1000000000\.0\]$"),
+        (
+            load_device,
+            "num_tc",
+            {"cores": 4},
+            r"num_tc: must be a whole number, got a mapping, \{'cores': 4\}$",
+        ),
+        (load_device, "known_as", "H100", r"known_as: must be a list, got 'H100'$"),
+        (load_device, "products", 3, "products: must be a mapping, got 3$"),
+        (load_stack, "overlap", 3, "overlap: must be a list, got 3$"),
+    ],
+)
+def test_a_value_of_another_kind_is_named_with_the_kind_that_stands_there(
+    tmp_path: Path, load: Callable[[str], object], key: str, given: object, message: str
+) -> None:
+    folder, name = ("devices", "h100-80gb") if load is load_device else ("stacks", "megatron-bridge")
+    fields = read_mapping(FOLDER / folder / f"{name}.yaml") | {key: given}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(fields))
+    with pytest.raises(PhazeError, match=message):
+        load(str(tmp_path / "mine.yaml"))

@@ -68,7 +68,7 @@ ROW = "2024-07,llama-3.1-8b,h100,bf16,8,8192,1,3,a,b,c"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"{HEAD}\n{ROW}\n{ROW.replace(',1,', ',two,')}\n", "line 3: tp: should be a valid integer, got"),
+        (f"{HEAD}\n{ROW}\n{ROW.replace(',1,', ',two,')}\n", "line 3: tp: must be a whole number, got"),
         (f"{HEAD}\n{ROW.replace(',3,', ',4,')}\n", "line 2: zero: should be 0, 1, 2 or 3, got 4"),
         (f"{HEAD}\n{ROW.replace('8192', '')}\n", "line 2: sequence: Field required"),
         (f"{HEAD.replace('zero', 'zer')}\n{ROW}\n", "line 1: zer: is not a column; did you mean zero"),

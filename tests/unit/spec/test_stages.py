@@ -65,7 +65,7 @@ def test_a_file_of_stages_may_be_written_by_hand() -> None:
         (operators(operators=[operator("a"), operator("a")]), "name 'a' is given 2 times"),
         (operators(operators=[operator("a", forward_s=-1)]), "operators.0.forward_s: .*got -1"),
         (operators(operators=[operator("a", forward_s=float("nan"))]), "should be a finite number"),
-        (operators(operators=[operator("a", forward_s="1")]), "should be a valid number"),
+        (operators(operators=[operator("a", forward_s="1")]), "must be a number"),
         (operators(operators=[operator("a", flops=1)]), "operators.0.flops: is not a known key"),
         (operators(operators=[]), "operators: "),
         (operators(kind="x"), "kind: is not a known key"),

@@ -13,7 +13,8 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.plan.answer.priced import PricedLayout
+from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
+from phaze.plan.answer.words import predicted
 from phaze.plan.machines import load_machine
 from phaze.plan.question import PlanQuestion
 from phaze.plan.splits.split import Split, even_blocks
@@ -279,3 +280,10 @@ def test_rows_without_a_time_have_no_interval_and_a_missing_file_is_said() -> No
     with pytest.raises(PhazeError, match=rf"{ERRORS}: contains no errors of runs .* validate --errors"):
         PublishedErrors.load(FOLDER / "none")
     assert set(KEYS) < set(PublishedErrors.load().table.dtype.names)
+
+
+def test_the_interval_of_a_calibrated_system_is_said_to_be_that_of_the_users_runs() -> None:
+    row = priced(Layout(tp=8, dp=2)).row(MeasuredInterval((1.0, 2.0)), 1.0)
+    fit = Calibration(runs="mine.csv", rows=5, error_before=0.1, error=0.02, error_left_out=0.03)
+    assert predicted(row, None).endswith("80 % interval 1 to 2 s, from similar measured runs")
+    assert predicted(row, fit).endswith("80 % interval 1 to 2 s, from your own runs (5 of mine.csv)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phaze.plan.answer.assumptions import assumptions, uncalibrated
+from phaze.plan.answer.assumptions import above_measured, assumptions, uncalibrated
 from phaze.plan.answer.priced import MeasuredInterval
 from phaze.plan.machines import load_machine
 from phaze.plan.question import PlanQuestion
@@ -47,3 +47,11 @@ def test_a_time_without_an_interval_has_a_reason(
     system: str, unmeasured: tuple[str, ...], reason: str
 ) -> None:
     assert uncalibrated(load_machine(system), MeasuredInterval(None, unmeasured=unmeasured)) == reason
+
+
+def test_a_utilisation_above_all_measured_ones_is_named() -> None:
+    machine, measured = load_machine("h100"), MeasuredInterval(None, mfus=(0.4, 0.54))
+    sentence = "No bf16 run on h100-80gb reached 62.0 % MFU: the best of 2 measured is 54.0 %."
+    assert above_measured(machine, "bf16", 0.62, measured) == sentence
+    assert above_measured(machine, "bf16", 0.54, measured) is None
+    assert above_measured(machine, "bf16", 0.62, MeasuredInterval(None)) is None, "nothing is measured"

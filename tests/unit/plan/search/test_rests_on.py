@@ -18,6 +18,8 @@ from phaze.plan.pricing.price import price
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.planned import LayoutPlans
 from phaze.plan.search.search import LayoutPlanner
+from phaze.plan.splits.split import even_split
+from phaze.plan.time_limit import TimeLimit
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer
@@ -180,7 +182,7 @@ def test_a_plan_that_may_not_fit_names_the_first_that_surely_does_and_its_cost(
     assert gaps_gib > 2
     for hbm_gib in (needs_gib + 0.01, needs_gib - 1, needs_gib - gaps_gib - 1):
         own = _with_memory(plans, hbm_gib)
-        sentence = made_to_fit(own, own, {}, len(own))
+        sentence = made_to_fit(own, own, {})
         assert (sentence is None) == (hbm_gib > needs_gib)
         if sentence is None:
             continue
@@ -190,7 +192,7 @@ def test_a_plan_that_may_not_fit_names_the_first_that_surely_does_and_its_cost(
         named = re.search(r"The first that surely fits: (.*) \(expected (\S+) s, (\S+) %\)\.$", sentence)
         assert named is not None
         if sure:
-            assert named[1] == f"plan {sure[0] + 1}, {own[sure[0]].shape}"
+            assert named[1] == own[sure[0]].shape
             longer = own[sure[0]].price.time_s / own[0].price.time_s - 1
             assert float(named[3]) == pytest.approx(100 * longer, abs=0.06)
 
@@ -204,6 +206,26 @@ def test_a_plan_that_surely_fits_keeps_the_fields_that_are_fixed(plans: list[Pri
         named = re.search(r"surely fits: (.*) \(expected", sentence)
         assert named is not None
         assert f"ZeRO-{zero}" in named[1]
+
+
+def test_after_an_early_end_a_short_search_looks_for_a_faster_plan_that_surely_fits(
+    plans: list[PricedLayout],
+) -> None:
+    """The second plan recomputes every block and surely fits: a search finds one that recomputes fewer."""
+    device = device_of(plans[0].question.machine)
+    first = _with_memory(plans, plans[0].price.memory.in_use.of("device").high / GIB + device.driver_gib / 2)[
+        0
+    ]
+    staged = first.question.staged(replace(first.staged.layout, recompute="full"), first.staged.schedule)
+    slow, times_s = PricedLayout(first.question, staged, even_split(staged)), list[float]()
+    for early in (None, TimeLimit()):
+        sentence = made_to_fit([first, slow], [first, slow], {}, early)
+        assert sentence is not None
+        figures = re.search(r"surely fits: .* \(expected (\S+) s", sentence)
+        assert figures is not None
+        times_s.append(float(figures[1]))
+    assert times_s[0] == pytest.approx(slow.price.time_s, rel=1e-3)
+    assert times_s[1] < 0.95 * times_s[0]
 
 
 def test_a_search_that_finds_no_plan_that_surely_fits_says_so(plans: list[PricedLayout]) -> None:

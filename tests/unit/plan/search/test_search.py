@@ -25,6 +25,7 @@ from phaze.plan.search import contenders
 from phaze.plan.search.planned import are_twins
 from phaze.plan.search.search import LayoutPlanner, LayoutSearch
 from phaze.plan.splits.search import SplitSearch
+from phaze.plan.time_limit import TimeLimit
 from phaze.runtimes.space import Fixed, legal_space
 from phaze.spec.training_plan import TIE
 from tests.unit.plan.search.exhaustive import (
@@ -307,6 +308,17 @@ def test_a_search_says_where_it_stands() -> None:
     assert re.fullmatch(rf"no plan yet|{standing}", said[0])
     assert re.fullmatch(standing, said[-1])
     assert not doing()
+
+
+def test_a_slow_search_names_the_options_that_end_it_sooner() -> None:
+    question = CASES["llama"].question("megatron")
+    for gap, named in ((0.005, True), (0.05, False)):
+        limit = TimeLimit()
+        search = LayoutPlanner(gap=gap, number=1, prove=False, limit=limit).search(question)
+        search.run(1)
+        assert "--gap" not in search.progress()
+        limit._begun_s -= 61
+        assert search.progress().endswith(" (--gap 0.02 or --seconds ends sooner)") == named
 
 
 def test_a_reported_gap_is_that_of_all_layouts_whatever_is_left_to_examine() -> None:
