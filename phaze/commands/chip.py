@@ -21,7 +21,7 @@ from phaze.commands.plan_options import PlanOptions
 from phaze.spec.names import RANK, Rank
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from phaze.plan.answer.chip_choice import ChipChooser
     from phaze.plan.chips import Chips
@@ -257,14 +257,14 @@ def _network(text: str, cluster: Cluster, devices: int) -> Cluster:
     return Cluster.parse({"device": cluster.device, "levels": levels}, "chip: --network")
 
 
-def _space(request: ChipOptions, grid: dict[str, object]) -> ArchitectureSpace:
+def _space(request: ChipOptions, grid: Mapping[str, object]) -> ArchitectureSpace:
     """Space of designs within the area limit."""
     from phaze.spec.study import ArchitectureSpace
 
     amount = re.fullmatch(r"([0-9.]+)\s*(?:mm2|mm²)?", request.area_limit)
     limit: float | str = float(amount[1]) if amount else request.area_limit
     return ArchitectureSpace.parse(
-        {"grid": grid, "area_limit_mm2": limit, "technology": request.technology}, "chip"
+        {"grid": dict(grid), "area_limit_mm2": limit, "technology": request.technology}, "chip"
     )
 
 

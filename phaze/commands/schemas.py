@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FILES = {
     "plan": "phaze.spec.training_plan:TrainingPlan",
+    "chip": "phaze.spec.chip_choice:ChipChoice",
     "study": "phaze.spec.study:Study",
     "model": "phaze.spec.model:Model",
     "traced-model": "phaze.spec.traced:Traced",

@@ -11,8 +11,8 @@ from phaze.spec.names import Rank
 from phaze.spec.noun import Noun
 from phaze.spec.study import ArchitectureSpace
 from phaze.spec.system import Cluster
-from phaze.spec.training_plan import Finite, RankedPlan
-from phaze.spec.values import Count, Label, Positive, PositiveInt, Result, Text
+from phaze.spec.training_plan import RankedPlan
+from phaze.spec.values import Count, Label, Positive, PositiveInt, Result, Size, Text
 
 
 class ModelOnChips(Noun):
@@ -41,7 +41,7 @@ class ChipQuestion(Noun):
     """HBM capacities of a design, in GiB."""
     rank: Rank
     """Kind of step time that is compared."""
-    gap: Finite
+    gap: Size
     """Gap to the fastest step at which a search ends."""
 
 
@@ -54,7 +54,7 @@ class PlanOnChip(Noun):
     """The plan; null if no layout fits."""
     bound_s: Result | None = None
     """Lower bound in seconds on the step time of every layout on this chip; null if no layout fits."""
-    slower: Finite | None = None
+    slower: Size | None = None
     """Relative increase of the step time over the fastest plan of this model on any chip."""
     tokens_per_s_mm2: Result | None = None
     """Tokens per second and mm² of a chip's area."""
@@ -98,7 +98,7 @@ class ChipChoice(Noun):
     """Best chip of each model, where it is another one; chips with changed keys; references."""
     bounds: tuple[BoundForModel, ...]
     """Fastest step and lower bound of every model."""
-    gap: Finite
+    gap: Size
     """Most by which any chip of the space can be faster for all models, in the geometric mean."""
     stopped: Text | None = None
     """Reason why the search ended early; null if it did not."""

@@ -235,7 +235,7 @@ def _plan_on(model: ModelChips, chip: Architecture, evaluated: Evaluated) -> Pla
         model=model.name,
         plan=evaluated.planner.row(priced),
         bound_s=evaluated.bound_s,
-        slower=evaluated.time_s / model.best_s - 1.0,
+        slower=max(0.0, evaluated.time_s / model.best_s - 1.0),
         tokens_per_s_mm2=chip.area_mm2 and rate / chip.area_mm2,
     )
 

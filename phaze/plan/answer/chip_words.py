@@ -53,7 +53,7 @@ def _proof(choice: ChipChoice) -> str:
     """Sentence on what any other design could gain."""
     several = len(choice.bounds) > 1
     whole = " in the geometric mean" * several
-    slower = max(0.0, *(plan.slower or 0.0 for plan in choice.chosen.plans))
+    slower = max(plan.slower or 0.0 for plan in choice.chosen.plans)
     loss = f" No model is more than {percent(slower)} slower than on its own best chip." * several
     gain = f"more than {percent(choice.gap)} faster{whole} in this cost model (proven)"
     return f"No other design, with any layout, is {gain}.{loss}"
@@ -77,7 +77,7 @@ def _cells(on_chip: PlanOnChip, rank: Rank) -> tuple[str, ...]:
     return (
         on_chip.model,
         f"{digits(plan.by(rank), 4)} s",
-        percent(max(on_chip.slower or 0.0, 0.0)),
+        percent(on_chip.slower or 0.0),
         percent(plan.mfu),
         "" if on_chip.tokens_per_s_mm2 is None else digits(on_chip.tokens_per_s_mm2),
         digits(plan.used_gib),
