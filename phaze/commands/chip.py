@@ -198,8 +198,8 @@ def _prepared(request: ChipOptions) -> tuple[ChipChooser, ChipQuestion, TimeLimi
         gap=request.gap,
     )
     limit = TimeLimit(request.seconds or inf)
-    areas = load_technology(space.technology).area_um2
-    return ChipChooser(tuple(requests), request.gap, limit, areas), question, limit
+    technology = load_technology(space.technology)
+    return ChipChooser(tuple(requests), request.gap, limit, technology), question, limit
 
 
 def _capacities(text: str | None) -> tuple[float, ...]:

@@ -17,9 +17,10 @@ from phaze.cost.experts import expert_speed, expert_times
 from phaze.cost.mapper.loads import Hardware, loads_of
 from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import Flat
-from phaze.cost.operators import LIMITS, latencies_of
+from phaze.cost.operators import LIMITS, energies_of, latencies_of
 from phaze.cost.products import Products, product_times, speed_of
 from phaze.layout import Compute, Layout
+from phaze.spec.architecture import EnergyFigures
 from phaze.spec.speeds.experts import Experts
 from phaze.spec.system import Device
 from phaze.workload.kinds import PRODUCTS
@@ -178,6 +179,13 @@ def times_on(
     loads = loads_of(works, designs, hardware, Layout(), 1.0, preload=preload)
     on_one, on_all = (latencies_of(core, load, designs, hardware) for load in loads)
     return on_one, on_all
+
+
+def energies_on(works: Works, device: Device, width: int, figures: EnergyFigures) -> dict[str, Floats]:
+    """Dynamic energy of each unit of work on all cores of its type, in joules by component, (W,)."""
+    hardware, designs = Hardware(0.0, 0.0, network=Flat(1.0), bytes_per_element=width), _designs_of([device])
+    _, load = loads_of(works, designs, hardware, Layout(), 1.0, preload=True)
+    return {name: part[:, 0] for name, part in energies_of(load, designs, width, figures).items()}
 
 
 def _selected(works: Works, mask: Bools) -> Works:

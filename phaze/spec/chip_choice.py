@@ -58,6 +58,8 @@ class PlanOnChip(Noun):
     """Relative increase of the step time over the fastest plan of this model on any chip."""
     tokens_per_s_mm2: Result | None = None
     """Tokens per second and mm² of a chip's area."""
+    tokens_per_j: Result | None = None
+    """Tokens per joule that the chips take: cores, buffers, HBM, links and leakage."""
 
 
 class ChipForModels(Noun):

@@ -23,13 +23,14 @@ from phaze.base.progress import busy, counted
 from phaze.base.units import UM2_PER_MM2
 from phaze.cost.space import area_um2
 from phaze.plan.answer.answer import TrainingPlanner
+from phaze.plan.answer.chip_energy import step_joules
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.answer.recommended import without_interval
 from phaze.plan.bounds.chips import GROWING
 from phaze.plan.search.chips import ChipSearch
 from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.time_limit import TimeLimit
-from phaze.spec.architecture import Architecture, AreaFigures
+from phaze.spec.architecture import Architecture, EnergyFigures, Technology
 from phaze.spec.chip_choice import BoundForModel, ChipForModels, PlanOnChip
 from phaze.spec.files import FOLDER
 from phaze.spec.training_plan import AskedPlan
@@ -142,8 +143,8 @@ class ChipChooser:
     """Planning request of every model, each with the same chips."""
     gap: float
     limit: TimeLimit
-    areas: AreaFigures
-    """Areas of the parts of a chip."""
+    technology: Technology
+    """Areas and energies of the parts of a chip."""
     folder: Path = FOLDER
 
     @cached_property
@@ -209,7 +210,7 @@ class ChipChooser:
 
     def outside(self, chip: Architecture, role: str) -> ChipForModels:
         """Chip that need not be in the space, with its plans."""
-        sized = chip.model_copy(update={"area_mm2": area_um2(chip, self.areas) / UM2_PER_MM2})
+        sized = chip.model_copy(update={"area_mm2": area_um2(chip, self.technology.area_um2) / UM2_PER_MM2})
         return self._row(role, sized, [model.on_architecture(sized) for model in self.models])
 
     def changed(self, key: str, value: object) -> ChipForModels:
@@ -222,21 +223,28 @@ class ChipChooser:
         )
 
     def _row(self, role: str, chip: Architecture, evaluated: Sequence[Evaluated]) -> ChipForModels:
-        plans = (_plan_on(model, chip, plan) for model, plan in zip(self.models, evaluated, strict=True))
+        figures = self.technology.energy
+        plans = (
+            _plan_on(model, chip, plan, figures) for model, plan in zip(self.models, evaluated, strict=True)
+        )
         return ChipForModels(role=role, chip=chip, plans=tuple(plans))
 
 
-def _plan_on(model: ModelChips, chip: Architecture, evaluated: Evaluated) -> PlanOnChip:
+def _plan_on(
+    model: ModelChips, chip: Architecture, evaluated: Evaluated, figures: EnergyFigures
+) -> PlanOnChip:
     priced = evaluated.priced
     if priced is None:
         return PlanOnChip(model=model.name)
-    rate = priced.tokens_per_s_per_device
+    rate, task = priced.tokens_per_s_per_device, priced.question.task
+    joules = sum(step_joules(priced, figures, chip.area_mm2 or 0.0).values())
     return PlanOnChip(
         model=model.name,
         plan=evaluated.planner.row(priced),
         bound_s=evaluated.bound_s,
         slower=max(0.0, evaluated.time_s / model.best_s - 1.0),
         tokens_per_s_mm2=chip.area_mm2 and rate / chip.area_mm2,
+        tokens_per_j=task.global_batch * task.sequence / joules,
     )
 
 

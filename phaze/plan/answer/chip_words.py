@@ -9,7 +9,7 @@ from phaze.plan.answer.ranked_table import shape, wrapped
 from phaze.spec.chip_choice import ChipChoice, ChipForModels, PlanOnChip
 from phaze.spec.names import Rank
 
-HEAD = ("model", "step", "slower", "MFU", "tok/s/mm2", "GiB", "bound by")
+HEAD = ("model", "step", "slower", "MFU", "tok/s/mm2", "tok/J", "bound by")
 
 
 def choice_in_words(choice: ChipChoice) -> str:
@@ -67,7 +67,8 @@ def _plans(row: ChipForModels, rank: Rank) -> Iterator[str]:
         first, *others = zip(cells, widths, strict=True)
         yield "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()
         if on_chip is not None and on_chip.plan is not None:
-            yield wrapped(f"  {shape(on_chip.plan.layout, on_chip.plan.recomputed_layers)}")
+            layout = shape(on_chip.plan.layout, on_chip.plan.recomputed_layers)
+            yield wrapped(f"  {layout}; {on_chip.plan.used_gib:.1f} GiB")
 
 
 def _cells(on_chip: PlanOnChip, rank: Rank) -> tuple[str, ...]:
@@ -80,6 +81,6 @@ def _cells(on_chip: PlanOnChip, rank: Rank) -> tuple[str, ...]:
         percent(on_chip.slower or 0.0),
         percent(plan.mfu),
         "" if on_chip.tokens_per_s_mm2 is None else digits(on_chip.tokens_per_s_mm2),
-        digits(plan.used_gib),
+        "" if on_chip.tokens_per_j is None else digits(on_chip.tokens_per_j),
         plan.bound_by,
     )

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from phaze.plan.answer.chip_choice import SPARE, ChipChooser, nearest_chip
+from phaze.plan.answer.chip_energy import step_joules
 from phaze.plan.answer.chip_words import choice_in_words
+from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.chips import load_chips
 from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.time_limit import TimeLimit
@@ -56,7 +58,7 @@ def request(layers: int, sequence: int) -> AskedPlan:
 def chooser() -> ChipChooser:
     """Return the choice of a chip for two models."""
     requests = request(2, 512), request(4, 2048)
-    return ChipChooser(requests, GAP, TimeLimit(), load_technology("22nm").area_um2)
+    return ChipChooser(requests, GAP, TimeLimit(), load_technology("22nm"))
 
 
 @cache
@@ -136,3 +138,32 @@ def test_the_nearest_chip_is_that_with_the_most_similar_sizes() -> None:
     for chip in chips()[::5]:
         nearest = nearest_chip(chips(), chip.model_copy(update={"name": "other", "hbm_gib": 1.0}))
         assert all(getattr(nearest, name) == getattr(chip, name) for name in ("num_tc", "num_vc", "pe_x"))
+
+
+@pytest.mark.parametrize(
+    "fixed", [{"dp": 4}, {"tp": 2}, {"cp": 4}, {"pp": 2}, {"dp": 4, "recompute": "full"}], ids=str
+)
+def test_the_energy_of_a_step_is_that_of_its_work(fixed: dict[str, int | str]) -> None:
+    """Multiply-accumulates are those of the model's FLOPs, however the step is laid out."""
+    asked = request(4, 512)
+    question = planner_of(layers=4, **dict(asked) | {"chips": None, "fixed": {}}).question
+    plans = LayoutPlanner(number=1, gap=0.1, fixed=fixed)(question).plans
+    priced = PricedLayout.of(question, plans[0])
+    figures, area_mm2 = load_technology("22nm").energy, 300.0
+    joules = step_joules(priced, figures, area_mm2)
+    tokens = asked.global_batch * asked.sequence
+    macs = tokens * asked.model.flops_per_token(asked.sequence).needed / 2
+    recomputed = 1 + priced.recomputed_layers / 4 / 3
+    assert 0.97 < joules["mac"] / (macs * figures.mac_j) < 1.03 * recomputed
+    assert joules["leakage"] == pytest.approx(figures.leakage_w_per_mm2 * area_mm2 * 4 * priced.price.time_s)
+    assert min(joules.values()) > 0
+
+
+def test_gradients_of_replicas_are_sent_twice() -> None:
+    """Without model parallelism only gradients and weights cross the network: 2 (n - 1)/n of their bytes."""
+    question = planner_of(layers=4, **dict(request(4, 512)) | {"chips": None, "fixed": {}}).question
+    plans = LayoutPlanner(number=1, gap=0.1, fixed={"dp": 4, "cp": 1})(question).plans
+    figures = load_technology("22nm").energy
+    joules = step_joules(PricedLayout.of(question, plans[0]), figures, 300.0)
+    nbytes = 2.0 * question.task.model.parameters * 2 * 3 / 4 * 4
+    assert joules["link"] == pytest.approx(nbytes * figures.link_j_per_byte, rel=0.02)
