@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import log
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import pandas as pd
 import yaml
@@ -64,7 +65,7 @@ def as_held_out(name: str, earlier: str = EARLIER) -> dict[str, object]:
     fields |= {key: figure for key, figure in software.items() if key not in PUBLIC and key != "boost"}
     if name in WATTS:
         fields["sustained_clock"] = sustained_clock(name)
-    products = fields["products"]
+    products = cast(dict[str, dict[str, object]], fields["products"])
     # The data sheets print the formats that H100 lacks: MXFP8 at the rate of FP8, NVFP4 at twice that.
     new = {"mxfp8": products["fp8"], "nvfp4": {**products["fp8"], "times": 4}}
     return {**fields, "products": {**new, **products}}
@@ -84,10 +85,11 @@ def held_out_folder() -> Iterator[Path]:
                 (folder / name / path.name).symlink_to(path.resolve())
         for name in NEW:
             system = read_mapping(FOLDER / "systems" / f"{name}.yaml")
-            system["levels"][0]["nccl"] = ON_NEW_NETWORK
-            for path, fields in (("devices", as_held_out(name)), ("systems", system)):
-                (folder / path / f"{name}.yaml").unlink()
-                (folder / path / f"{name}.yaml").write_text(yaml.safe_dump(fields), encoding="utf-8")
+            cast(list[dict[str, object]], system["levels"])[0]["nccl"] = ON_NEW_NETWORK
+            for noun, fields in (("devices", as_held_out(name)), ("systems", system)):
+                file = folder / noun / f"{name}.yaml"
+                file.unlink()
+                file.write_text(yaml.safe_dump(fields), encoding="utf-8")
         yield folder
 
 
