@@ -2,7 +2,7 @@
 
 `python -m tests.chip_parts` prints the ratios of the price's parts to the study's, for a static schedule and,
 with `--kernels`, for one kernel after the other. `--measured` prints the errors of products and attention
-against measured kernels instead.
+against measured kernels instead; with `--serial`, vector cores start after the products of attention.
 """
 
 from __future__ import annotations
@@ -205,8 +205,11 @@ def product_errors(chip: str, clock: float | None = None) -> pd.Series:
     return pd.Series(errors, index=["product"] * len(rows))
 
 
-def attention_errors(chip: str) -> pd.Series:
-    """Relative errors of causal attention of at least 5 GFLOP on a measured chip; the index is the kernel."""
+def attention_errors(chip: str, *, serial: bool = False) -> pd.Series:
+    """Relative errors of causal attention of at least 5 GFLOP on a measured chip; the index is the kernel.
+
+    If `serial`, vector cores work after the products instead of during them.
+    """
     table = pd.read_csv(KERNELS / "attention.csv").query("mask == 'causal' and head_size == value_size")
     flops = 2.0 * table["batch"] * table["sequence"] ** 2 * table["heads"] * table["head_size"]
     of_chip = table["device"].str.split("[- ]").str[0] == MEASURED[chip].split("-")[0]
@@ -217,16 +220,25 @@ def attention_errors(chip: str) -> pd.Series:
         heads = {"heads": row["heads"], "key_value_heads": row["kv_heads"], "head_size": row["head_size"]}
         layout = Layout(microbatch=row["batch"])
         block = chip_workload(model.model_copy(update=heads), row["sequence"], layout).layer("block")
-        time_s = schedules.seconds_on_all(block.attention(row["direction"]), layout)
+        operators = block.attention(row["direction"])
+        operators = tuple(alone for one in operators for alone in _in_turn(one)) if serial else operators
+        time_s = schedules.seconds_on_all(operators, layout)
         errors.append(time_s / (row["latency_ms"] * 1e-3) - 1)
         kernels.append(f"attention {row['kernel']} {row['direction']} {row['head_size']}")
     return pd.Series(errors, index=kernels)
 
 
-def print_measured() -> None:
+def _in_turn(operator: Operator) -> list[Operator]:
+    """Products of an attention operator, and its vector operations, as operators of their own."""
+    products = tuple(part for part in operator.parts if part.kind == "attention")
+    others = tuple(part for part in operator.parts if part.kind != "attention")
+    return [replace(operator, parts=parts) for parts in (products, others)]
+
+
+def print_measured(*, serial: bool) -> None:
     """Print rows, median and 90th percentile of the absolute errors, and the median error, by chip."""
     for chip in MEASURED:
-        full, attention = product_errors(chip, 1.0), attention_errors(chip)
+        full, attention = product_errors(chip, 1.0), attention_errors(chip, serial=serial)
         cases = {"product, full clock": full, "product": product_errors(chip), "attention": attention}
         cases |= {str(kernel): errors for kernel, errors in attention.groupby(level=0)}
         for name, errors in cases.items():
@@ -241,9 +253,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", action="store_true", help="price one kernel after the other")
     parser.add_argument("--measured", action="store_true", help="compare with measured kernels")
+    parser.add_argument("--serial", action="store_true", help="vector cores wait for products of attention")
     options = parser.parse_args()
     if options.measured:
-        print_measured()
+        print_measured(serial=options.serial)
         return
     stack = "none" if options.kernels else "chip"
     names = [field.name for field in fields(Parts)]

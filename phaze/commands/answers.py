@@ -17,7 +17,7 @@ from phaze.search.cosearch import (
     evaluate_architectures,
     extract_subject,
 )
-from phaze.spec.architecture import Grid, load_technology
+from phaze.spec.architecture import TECHNOLOGY, Grid, load_technology
 from phaze.spec.config import GRID_SHARDS, load_architecture
 from phaze.spec.models import AnyModel, load_model_named
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, Training
@@ -30,7 +30,6 @@ from phaze.workload.workload import Workload
 Described = dict[str, object]
 POWERS = (1, 2, 4, 8)
 """Default TMP widths to consider."""
-TECHNOLOGY = "22nm"
 ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
 _ESTIMATE_COLUMNS = [
     *POINT, "layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all",

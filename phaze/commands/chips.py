@@ -14,14 +14,13 @@ import yaml
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
 from phaze.base.units import UM2_PER_MM2, digits, percent
-from phaze.commands.answers import TECHNOLOGY
 from phaze.commands.output import ended_at_once, restored_interrupts
 from phaze.commands.plan import answers_of, prepared
 from phaze.commands.tables import Titled, counts
 from phaze.cost.space import area_um2
 from phaze.plan.answer.answer import NoPlanInTime
 from phaze.plan.answer.words import unfit_in_words
-from phaze.spec.architecture import Architecture, load_technology
+from phaze.spec.architecture import TECHNOLOGY, Architecture, load_technology
 from phaze.spec.files import read_mapping
 from phaze.spec.strict_yaml import load
 from phaze.spec.system import Device

@@ -10,15 +10,12 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.spec.architecture import CycleFigures, load_technology
+from phaze.spec.architecture import TECHNOLOGY, CycleFigures, load_technology
 from phaze.spec.files import FOLDER
 from phaze.workload.kinds import COLLECTIVES, PRODUCTS
 
 if TYPE_CHECKING:
     import pandas as pd
-
-TECHNOLOGY = "22nm"
-"""Technology whose vector cycles are the default for devices."""
 
 
 def usual_cycles(folder: Path = FOLDER) -> dict[tuple[str, str], float]:

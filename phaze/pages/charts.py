@@ -19,6 +19,7 @@ AREA_PARTS: Looks = {
     "vector": ("vector cores", style.SKY),
     "l2": ("L2 buffers", style.TEAL),
     "glb": ("global buffer", style.PURPLE),
+    "other": ("interconnect, HBM, links, rest", style.SILVER),
 }
 ENERGY_PARTS: Looks = {
     "mac": ("MAC", style.BLUE), "register": ("registers", style.SKY), "l2": ("L2", style.TEAL),

@@ -183,7 +183,8 @@ def areas(inputs: Inputs, results: pd.DataFrame, designs: tuple[str, ...]) -> pd
     rows = []
     for _, row in placed_rows(results, *designs).iterrows():
         chip = chip_of(inputs.cluster, row)
-        for part in ("tensor", "vector", "l2", "glb"):
+        # Technologies of the papers have cores and buffers only.
+        for part in ("tensor", "vector", "l2", "glb", *(["other"] if chip["other_um2"] else [])):
             sizes = {"area_um2": chip[f"{part}_um2"], "share": chip[f"{part}_um2"] / chip["area_um2"]}
             rows.append({**row[["model", "design"]], "part": part, **sizes})
     return table_of(tables.Areas, rows)

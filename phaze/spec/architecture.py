@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from phaze.spec.files import FOLDER, named_file
+from phaze.spec.files import FOLDER, named_file, read_mapping
 from phaze.spec.noun import Noun
-from phaze.spec.values import NUMBER, Chip, Count, Label, Once, Positive, Share
+from phaze.spec.values import NUMBER, Chip, Count, Flag, Label, Once, Positive, Share, Size
 
 Capacity = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """Buffer capacity as the key of a mapping; JSON stores it as text."""
@@ -17,6 +17,14 @@ BufferKib = Annotated[float, Field(strict=True, ge=1 / 32, le=2**24), NUMBER]
 BufferMib = Annotated[float, Field(strict=True, ge=1 / 1024, le=2**20), NUMBER]
 """Buffer size in KiB or MiB; the lower limits hold a double-buffered tile of one element by one element."""
 Powers = Annotated[tuple[Count, ...], Field(min_length=1), Once]
+AreaPart = Literal[
+    "tensor", "vector", "l2", "glb", "interconnect", "hbm_phy", "hbm_control", "link", "rest"
+]  # fmt: skip
+"""Part of a chip's area; column `<part>_um2` of area tables."""
+TECHNOLOGY = "22nm"
+"""Technology of the Phaze paper, the default."""
+AREA_ONLY = {"hbm_gib", "area_mm2", "fp8_units", "glb_cache", "hbm_stacks", "link_bandwidth_bytes_per_s"}
+"""Fields of an architecture that affect its area or HBM capacity, but no estimate or schedule."""
 
 SHARD_BOUNDARY_MIB = 128
 """Largest global buffer in shard small-buffer of the grid; larger ones are in large-buffer.
@@ -78,6 +86,17 @@ class Architecture(Noun):
     """Bandwidth between HBM and global buffer in bytes per second; default: the system's."""
     area_mm2: Positive | None = None
     """Chip area in mm²; default: computed from the technology's area figures."""
+    fp8_units: Flag = False
+    """Tensor cores also have units that multiply FP8 at twice the rate. Affects the area only."""
+    glb_cache: Flag = False
+    """The global buffer is a hardware cache, with tags and a slice per memory channel, instead of a
+    scratchpad. Affects the area only."""
+    hbm_stacks: Count | None = None
+    """HBM stacks with a PHY on the chip, for its area; default: the fewest that provide `hbm_gib` and
+    `hbm_bandwidth_bytes_per_s` in the technology."""
+    link_bandwidth_bytes_per_s: Positive | None = None
+    """Bandwidth per direction of the links to all other devices in bytes per second, for the area of their
+    PHYs; default: no link."""
 
     @property
     def lanes(self) -> int:
@@ -130,17 +149,53 @@ def shard_of(glb_mib: float) -> str:
     return "small-buffer" if glb_mib <= SHARD_BOUNDARY_MIB else "large-buffer"
 
 
+class HbmFigures(Noun):
+    """Area of the interface to an HBM stack, and what a stack provides."""
+
+    phy: Positive
+    """Area of the PHY of a stack in µm²."""
+    control: Positive
+    """Area of the memory controllers of a stack in µm²."""
+    gib: Positive
+    """Capacity of a stack in GiB."""
+    bytes_per_s: Positive
+    """Bandwidth of a stack in bytes per second."""
+
+
 class AreaFigures(Noun):
-    """Areas of chip components in µm²."""
+    """Areas of chip components in µm². Parts without a figure have no area."""
 
     mac_tc: Positive
     """Area of a multiply-accumulate unit of a tensor core, with its register."""
+    mac_fp8: Positive | None = None
+    """Area of an FP8 multiply-accumulate unit; a tensor core has two for each 16-bit unit. Default: the
+    technology has no FP8 units."""
     mac_vc: Positive
     """Area of a vector lane, with its register."""
     l2: dict[Capacity, Positive] = Field(min_length=2)
     """Area of an L2 buffer, by capacity in KiB."""
     glb: dict[Capacity, Positive] = Field(min_length=2)
     """Area of the global buffer, by capacity in MiB."""
+    glb_cache: dict[Capacity, Positive] | None = Field(default=None, min_length=2)
+    """Area of a global buffer that is a cache, by capacity in MiB; default: as a scratchpad."""
+    interconnect: Size = 0.0
+    """Area of the network between cores and global buffer, per byte per cycle of the buffer's bandwidth in
+    16-bit elements."""
+    hbm: HbmFigures | None = None
+    """Interface to an HBM stack; default: not part of the area."""
+    link: Size = 0.0
+    """Area of the PHYs of links to other devices, per byte per second and direction."""
+    rest: Size = 0.0
+    """Area of everything else: host interface, link control, management, pads."""
+    spans: dict[AreaPart, tuple[Positive, Positive]] = Field(default_factory=dict)
+    """Smallest and largest area of a part that a source supports, relative to the figures; default: 1, 1."""
+
+    @model_validator(mode="after")
+    def _around_best(self) -> AreaFigures:
+        for part, (low, high) in self.spans.items():
+            if not low <= 1 <= high:
+                raise ValueError(f"spans: {part}: must be at most 1 and at least 1, got {low:g}, {high:g}")
+        return self
 
 
 class EnergyFigures(Noun):
@@ -178,9 +233,14 @@ class Technology(Noun):
     energy: EnergyFigures
     """Energies of actions."""
     vector_cycles: CycleFigures
-    """Cycles of vector operations."""
+    """Cycles of vector operations; default: those of `22nm`, as cycles do not depend on the node."""
 
 
 def load_technology(name: str, folder: Path = FOLDER) -> Technology:
     """Load a technology by its name in config/technologies."""
-    return Technology.from_file(named_file("technology", name, folder / "technologies"))
+    path = named_file("technology", name, folder / "technologies")
+    figures = read_mapping(path)
+    if "vector_cycles" not in figures:
+        cycles = read_mapping(named_file("technology", TECHNOLOGY, folder / "technologies"))["vector_cycles"]
+        figures = {**figures, "vector_cycles": cycles}
+    return Technology.parse(figures, str(path))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout, layouts_of
-from phaze.spec.architecture import Architecture, Technology, load_technology
+from phaze.spec.architecture import AREA_ONLY, Architecture, Technology, load_technology
 from phaze.spec.files import FOLDER, is_path, named_path, read_mapping, stack_path
 from phaze.spec.map_study import Maps
 from phaze.spec.model import Model
@@ -220,13 +220,11 @@ class Settings:
         return self.architectures[limit].model_dump(mode="json") if isinstance(limit, str) else limit
 
     def chip_of(self, shard: str) -> dict[str, object] | None:
-        """Specification of the only architecture of a shard, without HBM capacity and area.
+        """Specification of the only architecture of a shard, without what affects its area or HBM only.
 
-        Neither affects estimates and schedules. The result is None for a shard of a grid.
+        None of it affects estimates and schedules. The result is None for a shard of a grid.
         """
-        chips = [
-            chip.model_dump(mode="json", exclude={"hbm_gib", "area_mm2"}) for chip in self._only_in(shard)
-        ]
+        chips = [chip.model_dump(mode="json", exclude=AREA_ONLY) for chip in self._only_in(shard)]
         return next(iter(chips), None)
 
     def hardware(self, scenario: str, shard: str = "", *, collectives: bool = True) -> dict[str, float]:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from phaze.spec.files import FOLDER
 from phaze.spec.noun import Noun
-from phaze.spec.values import Label, Name, Once, Positive, refuse_unknown
+from phaze.spec.values import Count, Label, Name, Once, Positive, Result, refuse_unknown
 
 LIST = "measured.yaml"
 """Configuration file that lists the measured runs."""
@@ -42,6 +42,19 @@ class KnownFrom(Noun):
         return f"{', '.join(self.of)} {self.key}"
 
 
+class HeldOutErrors(Noun):
+    """Errors of predictions for a generation of devices that no constant was fitted to."""
+
+    runs: Count
+    """Number of measured runs or kernels."""
+    mean: Result
+    """Mean absolute error, as a share of the measured time."""
+    most: Result
+    """Largest absolute error, as a share of the measured time."""
+    bias: float
+    """Mean error, as a share of the measured time; negative: predicted too fast."""
+
+
 class PublishedRuns(Noun):
     """Sources of measured runs, constants fitted to the runs, and other tools that predict the runs."""
 
@@ -54,6 +67,22 @@ class PublishedRuns(Noun):
     """Constants fitted to some of the sources."""
     tools: dict[Label, Label] = Field(default_factory=dict)
     """Publication of another tool's predictions, by the tool's name in other-tools.csv."""
+
+    held_out: dict[Literal["training", "scheduled", "products"], HeldOutErrors] = Field(default_factory=dict)
+    """Errors for B200, GB200 and MI355X by public figures, with what software reaches on earlier devices
+    (`python -m tests.held_out`): dense training with kernels; the same in bf16 under a static schedule, as
+    chips of architectures are priced; and products."""
+
+    @property
+    def trust(self) -> str:
+        """Sentence on how far the time of a chip that does not exist can be trusted."""
+        training, scheduled = self.held_out["training"], self.held_out["scheduled"]
+        return (
+            f"How far a chip that does not exist can be trusted: predictions for B200 and GB200, by public "
+            f"figures and with software as on H100, miss {training.runs} measured dense runs by "
+            f"{training.mean:.0%} in the mean and {training.most:.0%} at most; with the static schedule of "
+            f"an architecture they are {-scheduled.bias:.0%} shorter than {scheduled.runs} measured runs."
+        )
 
     @model_validator(mode="after")
     def _known(self) -> Self:

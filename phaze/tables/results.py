@@ -176,7 +176,7 @@ class Energies(Table):
 class Areas(Table):
     """Area of every accelerator in the results, by part."""
 
-    keys = {**_DESIGN, "part": text("part", "tensor", "vector", "l2", "glb")}
+    keys = {**_DESIGN, "part": text("part", "tensor", "vector", "l2", "glb", "other")}
     columns = {"area_um2": real("area"), "share": real("of the chip")}
 
 

@@ -132,6 +132,7 @@ class Architectures(Table):
         "vector_um2": real("lanes of the vector cores"),
         "l2_um2": real("L2 buffers"),
         "glb_um2": real("global buffer"),
+        "other_um2": real("interconnect, HBM interface, links, and the rest"),
         "area_interpolated": flag("whether a buffer size lies between the published areas"),
         "named": flag("whether it was requested by name, and is therefore kept"),
         "hbm_gib": real("HBM capacity; 0: every one that the study considers"),

@@ -73,6 +73,7 @@ def architectures() -> pd.DataFrame:
                 "pe_vc": lanes, "glb_bytes": chip.glb_mib * 2**20, "glb_words_per_cycle": 4096.0,
                 "l2_tc_bytes": 2**20, "l2_vc_bytes": 4096, "clock_hz": 0.0, "hbm_bandwidth_bytes_per_s": 0.0,
                 "hbm_gib": OWN_GIB.get(chip.name, 0.0), "area_um2": sum(parts.values()), **parts,
+                "other_um2": 0.0,
                 "area_interpolated": chip.name.startswith("spotlight"), "named": chip.shard == "named",
                 "tensor_design": 3 * index, "vector_design": 3 * index + 1, "fused_design": 3 * index + 2,
             }
