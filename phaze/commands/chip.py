@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from phaze.plan.answer.chip_choice import ChipChooser
     from phaze.plan.chips import Chips
     from phaze.plan.time_limit import TimeLimit
+    from phaze.spec.architecture import Architecture
     from phaze.spec.chip_choice import ChipChoice, ChipQuestion
     from phaze.spec.study import ArchitectureSpace
     from phaze.spec.system import Cluster, Device
@@ -36,11 +37,6 @@ BUILT, TEMPLATE = "tpu-v4-as-built", "h100-80gb"
 GAP = 0.01
 """Default gap of the search on each model."""
 LEVEL = re.compile(r"(\d{1,8})@([0-9.]+(?:e[+-]?\d{1,3})?)")
-TRUST = (
-    "No chip of an architecture was built and measured. With the figures of an H100 the same price predicts "
-    "its measured products within 4 % in the median."
-)
-"""How far prices of designs can be trusted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +75,8 @@ class ChipOptions:
         ),
     ] = "tpu-v4"
     technology: Annotated[
-        str, typer.Option(help="Areas of parts: a name in config/technologies.", metavar="NAME")
+        str,
+        typer.Option(help="Areas and energies of parts: 22nm, 16nm, 14nm, 10nm, 7nm or 5nm.", metavar="NAME"),
     ] = "22nm"
     hbm: Annotated[
         str | None,
@@ -175,7 +172,7 @@ def _prepared(request: ChipOptions) -> tuple[ChipChooser, ChipQuestion, TimeLimi
     if request.network is not None:
         cluster = _network(request.network, cluster, request.devices)
     space = _space(request, grid)
-    chips = _chips(space, device, hbm_gib)
+    chips = _chips(space, cluster, device, hbm_gib)
     machine = chip_machine(cluster, device)
     on_chips = machine.on_architecture(chips[0], machine.stack), chips
     planned = PlanOptions(
@@ -268,19 +265,32 @@ def _space(request: ChipOptions, grid: Mapping[str, object]) -> ArchitectureSpac
     )
 
 
-def _chips(space: ArchitectureSpace, device: Device, hbm_gib: Sequence[float]) -> Chips:
+def _chips(space: ArchitectureSpace, cluster: Cluster, device: Device, hbm_gib: Sequence[float]) -> Chips:
     """Chips of a space with each HBM capacity; PhazeError if no design is within the area limit."""
     from phaze.plan.chips import architectures_of, chips_of
 
-    designs = architectures_of(space)
-    if not designs:
-        smallest = architectures_of(space.model_copy(update={"area_limit_mm2": 1e6}))
-        areas_mm2 = [design.area_mm2 for design in smallest if design.area_mm2]
+    interfaces = {
+        "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s,
+        "link_bandwidth_bytes_per_s": cluster.levels[0].bandwidth_bytes_per_s,
+    }
+
+    def designs(space: ArchitectureSpace) -> list[Architecture]:
+        """Designs with each capacity, whose interfaces to HBM and links are part of their area."""
+        return [
+            design
+            for capacity in hbm_gib or (device.hbm_gib,)
+            for design in architectures_of(space, shared={**interfaces, "hbm_gib": capacity})
+        ]
+
+    within = designs(space)
+    if not within:
+        every = designs(space.model_copy(update={"area_limit_mm2": 1e6}))
+        least = min(design.area_mm2 or inf for design in every)
         raise PhazeError(
             f"chip: --area-limit {space.area_limit_mm2}: no design of the grid is that small",
-            f"the smallest one takes {digits(min(areas_mm2))} mm2" if areas_mm2 else "",
+            f"the smallest one takes {digits(least)} mm2",
         )
-    return chips_of(designs, device, hbm_gib)
+    return chips_of(within, device)
 
 
 def _choice(chooser: ChipChooser, question: ChipQuestion, request: ChipOptions) -> ChipChoice:
@@ -288,6 +298,7 @@ def _choice(chooser: ChipChooser, question: ChipQuestion, request: ChipOptions) 
     from phaze.plan.answer.chip_choice import nearest_chip
     from phaze.spec.chip_choice import ChipChoice
     from phaze.spec.config import load_architecture
+    from phaze.spec.measured import PublishedRuns
 
     changes = [_pair("--explain", text) for text in request.explain or ()]
     chosen = chooser.row(chooser.chosen, "all")
@@ -298,11 +309,11 @@ def _choice(chooser: ChipChooser, question: ChipQuestion, request: ChipOptions) 
     others.append(chooser.outside(template, "reference"))
     return ChipChoice(
         question=question,
-        designs=len(chooser.chips) // len(question.hbm_gib),
+        designs=len({chip.name for chip in chooser.chips}),
         chosen=chosen,
         others=tuple(others),
         bounds=chooser.bounds,
         gap=chooser.largest_gain,
         stopped=chooser.limit.reason or None,
-        trust=TRUST,
+        trust=PublishedRuns.load().trust,
     )

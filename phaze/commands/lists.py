@@ -177,9 +177,8 @@ def architectures(text: NameArgument = "", as_json: JsonOption = False) -> None:
 
 
 def _architectures() -> Iterator[Row]:
-    from phaze.commands.answers import TECHNOLOGY
     from phaze.cost.space import area_um2
-    from phaze.spec.architecture import load_technology
+    from phaze.spec.architecture import TECHNOLOGY, load_technology
     from phaze.spec.config import load_architecture
 
     figures = load_technology(TECHNOLOGY).area_um2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
@@ -20,6 +21,7 @@ from phaze.spec.training_plan import StoredMachine
 Chips = tuple[Architecture, ...]
 LABEL = "plan: --architecture"
 """Start of error messages."""
+NOTHING_SHARED: Mapping[str, float] = MappingProxyType({})
 FEWEST = 2
 """Minimum number of chips of a space."""
 
@@ -71,8 +73,13 @@ def chips_of(
     return tuple(completed(chip, system) for chip in sized)
 
 
-def architectures_of(space: ArchitectureSpace, folder: Path = FOLDER) -> list[Architecture]:
-    """Named architectures of a space, then those of its grid, each with its area."""
+def architectures_of(
+    space: ArchitectureSpace, folder: Path = FOLDER, shared: Mapping[str, float] = NOTHING_SHARED
+) -> list[Architecture]:
+    """Named architectures of a space, then those of its grid, each with its area.
+
+    Those of the grid have the fields `shared`, such as hbm_gib, in their area too.
+    """
     # Imported for several chips only: a plan of one reads no tables, and loads no pandas.
     from phaze.cost.space import area_limit_um2, area_um2, as_architectures, enumerate_grid
 
@@ -86,5 +93,6 @@ def architectures_of(space: ArchitectureSpace, folder: Path = FOLDER) -> list[Ar
         return chips
     limit = space.area_limit_mm2
     area = load_architecture(limit, folder).model_dump() if isinstance(limit, str) else limit
-    grid = enumerate_grid(space.grid, technology.area_um2, area_limit_um2(area, technology), "grid")
-    return chips + as_architectures(grid)
+    limit_um2 = area_limit_um2(area, technology)
+    grid = enumerate_grid(space.grid, technology.area_um2, limit_um2, "grid", shared=shared)
+    return chips + as_architectures(grid, shared)

@@ -54,8 +54,8 @@ class PlanOnChip(Noun):
     """The plan; null if no layout fits."""
     bound_s: Result | None = None
     """Lower bound in seconds on the step time of every layout on this chip; null if no layout fits."""
-    slower: Size | None = None
-    """Relative increase of the step time over the fastest plan of this model on any chip."""
+    times_best: Positive | None = None
+    """Step time relative to the fastest plan of this model on any chip of the space."""
     tokens_per_s_mm2: Result | None = None
     """Tokens per second and mm² of a chip's area."""
     tokens_per_j: Result | None = None
@@ -70,6 +70,10 @@ class ChipForModels(Noun):
     such as glb_mib=16, or `reference`."""
     chip: Architecture
     """The design, with its HBM."""
+    area_low_mm2: Result
+    """Least area in mm² that the sources of the technology support; equal to the area where they agree."""
+    area_high_mm2: Result
+    """Largest area in mm² that the sources of the technology support."""
     plans: tuple[PlanOnChip, ...]
     """Plan of every model, in the order of the question."""
 

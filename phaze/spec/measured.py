@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from phaze.base.units import percent
 from phaze.spec.files import FOLDER
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Label, Name, Once, Positive, Result, refuse_unknown
@@ -80,8 +81,9 @@ class PublishedRuns(Noun):
         return (
             f"How far a chip that does not exist can be trusted: predictions for B200 and GB200, by public "
             f"figures and with software as on H100, miss {training.runs} measured dense runs by "
-            f"{training.mean:.0%} in the mean and {training.most:.0%} at most; with the static schedule of "
-            f"an architecture they are {-scheduled.bias:.0%} shorter than {scheduled.runs} measured runs."
+            f"{percent(training.mean, 0)} in the mean and {percent(training.most, 0)} at most; with the static "
+            f"schedule of an architecture they are {percent(-scheduled.bias, 0)} shorter than "
+            f"{scheduled.runs} measured runs."
         )
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.progress import busy, counted
 from phaze.base.units import UM2_PER_MM2
-from phaze.cost.space import area_um2
+from phaze.cost.space import area_by_part, area_range, area_um2
 from phaze.plan.answer.answer import TrainingPlanner
 from phaze.plan.answer.chip_energy import step_joules
 from phaze.plan.answer.priced import PricedLayout
@@ -227,7 +227,10 @@ class ChipChooser:
         plans = (
             _plan_on(model, chip, plan, figures) for model, plan in zip(self.models, evaluated, strict=True)
         )
-        return ChipForModels(role=role, chip=chip, plans=tuple(plans))
+        area = area_range(area_by_part(chip, self.technology.area_um2).values())
+        return ChipForModels(
+            role=role, chip=chip, area_low_mm2=area.low, area_high_mm2=area.high, plans=tuple(plans)
+        )
 
 
 def _plan_on(
@@ -242,7 +245,7 @@ def _plan_on(
         model=model.name,
         plan=evaluated.planner.row(priced),
         bound_s=evaluated.bound_s,
-        slower=max(0.0, evaluated.time_s / model.best_s - 1.0),
+        times_best=evaluated.time_s / model.best_s,
         tokens_per_s_mm2=chip.area_mm2 and rate / chip.area_mm2,
         tokens_per_j=task.global_batch * task.sequence / joules,
     )

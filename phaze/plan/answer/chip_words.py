@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from phaze.base.units import digits, percent
+from phaze.base.units import digits, percent, signed
 from phaze.plan.answer.ranked_table import shape, wrapped
 from phaze.spec.chip_choice import ChipChoice, ChipForModels, PlanOnChip
 from phaze.spec.names import Rank
 
-HEAD = ("model", "step", "slower", "MFU", "tok/s/mm2", "tok/J", "bound by")
+HEAD = ("model", "step", "to best", "MFU", "tok/s/mm2", "tok/J", "bound by")
 
 
 def choice_in_words(choice: ChipChoice) -> str:
@@ -35,7 +35,9 @@ def choice_in_words(choice: ChipChoice) -> str:
 
 def _named(row: ChipForModels) -> str:
     chip = row.chip
-    area = "" if chip.area_mm2 is None else f", {digits(chip.area_mm2, 3)} mm2"
+    area = "" if chip.area_mm2 is None else f", {digits(chip.area_mm2)} mm2"
+    ends = f"{digits(row.area_low_mm2)} to {digits(row.area_high_mm2)}"
+    area += f" ({ends})" * (row.area_high_mm2 > row.area_low_mm2)
     cores = f"{chip.num_tc} tensor cores of {chip.pe_x} x {chip.pe_y}, {chip.num_vc} vector cores"
     memory = f"{chip.glb_mib:g} MiB of buffer, {chip.hbm_gib:g} GiB of HBM"
     return f"{chip.name}: {cores} of {chip.lanes} lanes, {memory}{area}"
@@ -53,7 +55,7 @@ def _proof(choice: ChipChoice) -> str:
     """Sentence on what any other design could gain."""
     several = len(choice.bounds) > 1
     whole = " in the geometric mean" * several
-    slower = max(plan.slower or 0.0 for plan in choice.chosen.plans)
+    slower = max(0.0, max(plan.times_best or 1.0 for plan in choice.chosen.plans) - 1.0)
     loss = f" No model is more than {percent(slower)} slower than on its own best chip." * several
     gain = f"more than {percent(choice.gap)} faster{whole} in this cost model (proven)"
     return f"No other design, with any layout, is {gain}.{loss}"
@@ -78,7 +80,7 @@ def _cells(on_chip: PlanOnChip, rank: Rank) -> tuple[str, ...]:
     return (
         on_chip.model,
         f"{digits(plan.by(rank), 4)} s",
-        percent(on_chip.slower or 0.0),
+        signed((on_chip.times_best or 1.0) - 1.0),
         percent(plan.mfu),
         "" if on_chip.tokens_per_s_mm2 is None else digits(on_chip.tokens_per_s_mm2),
         "" if on_chip.tokens_per_j is None else digits(on_chip.tokens_per_j),
