@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from phaze.base.units import percent
 from phaze.spec.files import FOLDER
 from phaze.spec.noun import Noun
-from phaze.spec.values import Count, Label, Name, Once, Positive, Result, refuse_unknown
+from phaze.spec.values import NUMBER, Count, Label, Name, Once, Positive, Result, refuse_unknown
 
 LIST = "measured.yaml"
 """Configuration file that lists the measured runs."""
@@ -52,7 +52,7 @@ class HeldOutErrors(Noun):
     """Mean absolute error, as a share of the measured time."""
     most: Result
     """Largest absolute error, as a share of the measured time."""
-    bias: float
+    bias: Annotated[float, Field(strict=True, allow_inf_nan=False), NUMBER]
     """Mean error, as a share of the measured time; negative: predicted too fast."""
 
 
@@ -81,8 +81,8 @@ class PublishedRuns(Noun):
         return (
             f"How far a chip that does not exist can be trusted: predictions for B200 and GB200, by public "
             f"figures and with software as on H100, miss {training.runs} measured dense runs by "
-            f"{percent(training.mean, 0)} in the mean and {percent(training.most, 0)} at most; with the static "
-            f"schedule of an architecture they are {percent(-scheduled.bias, 0)} shorter than "
+            f"{percent(training.mean, 0)} in the mean and {percent(training.most, 0)} at most; with the "
+            f"static schedule of an architecture they are {percent(-scheduled.bias, 0)} shorter than "
             f"{scheduled.runs} measured runs."
         )
 

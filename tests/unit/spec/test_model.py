@@ -194,7 +194,7 @@ BAD = {
     ),
     "pooler of a language model": (TINY + "pooler: true\n", ["pooler", "masked-lm"]),
     "dropout of one": (TINY + "residual_dropout: 1.0\n", ["residual_dropout", "less than 1", "1.0"]),
-    "yes for a flag": (TINY + "causal: 1\n", ["causal", "boolean", "got 1"]),
+    "yes for a flag": (TINY + "causal: 1\n", ["causal", "true or false", "got 1"]),
     "key given twice": (TINY + "layers: 3\n", ["'layers'", "twice"]),
     "not YAML": ("layers: [2", ["not valid YAML"]),
     "a list": ("- layers\n", ["keys and values", "list"]),

@@ -41,8 +41,8 @@ def test_no_fitted_figure_of_a_held_out_device_is_read(name: str) -> None:
 def test_the_sentence_has_the_stored_figures() -> None:
     """Answers on chips print it."""
     trust = PublishedRuns.load().trust
-    assert "miss 56 measured dense runs by 6% in the mean and 20% at most" in trust
-    assert "32% shorter than 19 measured runs" in trust
+    assert "miss 56 measured dense runs by 6 % in the mean and 20 % at most" in trust
+    assert "32 % shorter than 19 measured runs" in trust
 
 
 @pytest.mark.slow
