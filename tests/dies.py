@@ -36,7 +36,8 @@ GA100 = Die(
     # Full GA100 (NVIDIA A100 whitepaper V1.0, 2020): 12 NVLinks. Parts: LLMCompass, ISCA 2024.
     _chip(
         name="ga100", num_tc=128, pe_x=32, pe_y=32, num_vc=128, pe_vc=64, l2_tc_kib=192, l2_vc_kib=256,
-        glb_mib=48, glb_cache=True, glb_words_per_cycle=2560, hbm_stacks=6, link_bandwidth_bytes_per_s=3e11,
+        glb_mib=48, gpu_lanes=True, glb_cache=True,
+        glb_words_per_cycle=2560, hbm_stacks=6, link_bandwidth_bytes_per_s=3e11,
     ),
     "7nm",
     826.0,
@@ -62,7 +63,8 @@ GH100 = Die(
     # Full GH100 (NVIDIA H100 whitepaper V1.04, 2023): 60 MiB, 18 NVLinks, TSMC 4N.
     _chip(
         name="gh100", num_tc=144, pe_x=64, pe_y=32, num_vc=144, pe_vc=128, l2_tc_kib=256, l2_vc_kib=256,
-        glb_mib=60, glb_cache=True, glb_words_per_cycle=2560, hbm_stacks=6, link_bandwidth_bytes_per_s=4.5e11,
+        glb_mib=60, gpu_lanes=True, glb_cache=True,
+        glb_words_per_cycle=2560, hbm_stacks=6, link_bandwidth_bytes_per_s=4.5e11,
         fp8_units=True,
     ),
     "5nm",
@@ -74,7 +76,8 @@ MI210 = Die(
     # An Aldebaran die (AMD CDNA 2 white paper, 2021): 112 compute units, 8 links, TSMC N6. Parts: LLMCompass.
     _chip(
         name="mi210", num_tc=112, pe_x=32, pe_y=16, num_vc=112, pe_vc=64, l2_tc_kib=64, l2_vc_kib=512,
-        glb_mib=8, glb_cache=True, glb_words_per_cycle=2048, hbm_stacks=4, link_bandwidth_bytes_per_s=4e11,
+        glb_mib=8, gpu_lanes=True, glb_cache=True,
+        glb_words_per_cycle=2048, hbm_stacks=4, link_bandwidth_bytes_per_s=4e11,
     ),
     "7nm",
     724.0,

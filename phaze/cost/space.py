@@ -33,7 +33,7 @@ SIZES = [
 ]  # fmt: skip
 OPTIONAL = ["clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib"]
 """Columns of a chip that may leave a property to the study or its system, which is 0 in the table."""
-PERIPHERY = ["fp8_units", "glb_cache", "hbm_stacks", "link_bandwidth_bytes_per_s"]
+PERIPHERY = ["fp8_units", "gpu_lanes", "glb_cache", "hbm_stacks", "link_bandwidth_bytes_per_s"]
 """Properties of a chip that affect its area only; 0 where it has none."""
 PARTS: tuple[AreaPart, ...] = get_args(AreaPart)
 OTHERS = [f"{part}_um2" for part in PARTS[4:]]
@@ -59,6 +59,8 @@ def area_by_part(architecture: Architecture, figures: AreaFigures) -> dict[AreaP
     """Area of every part of one architecture; a specified area is divided in proportion to the figures."""
     frame = describe([architecture], figures)
     spans = {part: figures.spans.get(part, (1.0, 1.0)) for part in PARTS}
+    if architecture.gpu_lanes:
+        spans["vector"] = figures.spans.get("gpu_vector", (1.0, 1.0))
     sizes = {part: float(frame[f"{part}_um2"].iloc[0]) / UM2_PER_MM2 for part in PARTS}
     return {
         part: AreaRange(spans[part][0] * size, size, spans[part][1] * size) for part, size in sizes.items()
@@ -197,10 +199,10 @@ def _with_areas(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
     l2_tc, between_tc = buffer_area_um2(l2_tc_kib, figures.l2)
     l2_vc, between_vc = buffer_area_um2(l2_vc_kib, figures.l2)
     glb, between_glb = _glb_area_um2(sizes, figures)
-    others = _others_um2(sizes, figures)
+    others, gpu_lane = _others_um2(sizes, figures), figures.gpu_lane or figures.mac_vc
     areas = {
         "tensor_um2": num_tc * (x * y) * _mac_um2(sizes, figures),
-        "vector_um2": num_vc * lanes * figures.mac_vc,
+        "vector_um2": num_vc * lanes * np.where(_property(sizes, "gpu_lanes") > 0, gpu_lane, figures.mac_vc),
         "l2_um2": num_tc * l2_tc + num_vc * l2_vc,
         "glb_um2": glb,
         "other_um2": sum(others.values()),

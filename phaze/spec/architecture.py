@@ -23,7 +23,9 @@ AreaPart = Literal[
 """Part of a chip's area; column `<part>_um2` of area tables."""
 TECHNOLOGY = "22nm"
 """Technology of the Phaze paper, the default."""
-AREA_ONLY = {"hbm_gib", "area_mm2", "fp8_units", "glb_cache", "hbm_stacks", "link_bandwidth_bytes_per_s"}
+AREA_ONLY = {
+    "hbm_gib", "area_mm2", "fp8_units", "gpu_lanes", "glb_cache", "hbm_stacks", "link_bandwidth_bytes_per_s"
+}  # fmt: skip
 """Fields of an architecture that affect its area or HBM capacity, but no estimate or schedule."""
 
 SHARD_BOUNDARY_MIB = 128
@@ -88,6 +90,8 @@ class Architecture(Noun):
     """Chip area in mm²; default: computed from the technology's area figures."""
     fp8_units: Flag = False
     """Tensor cores also have units that multiply FP8 at twice the rate. Affects the area only."""
+    gpu_lanes: Flag = False
+    """Vector lanes are those of a GPU, each a thread. Affects the area only."""
     glb_cache: Flag = False
     """The global buffer is a hardware cache, with tags and a slice per memory channel, instead of a
     scratchpad. Affects the area only."""
@@ -172,6 +176,9 @@ class AreaFigures(Noun):
     technology has no FP8 units."""
     mac_vc: Positive
     """Area of a vector lane, with its register."""
+    gpu_lane: Positive | None = None
+    """Area of a vector lane of a GPU, with its share of integer and double-precision units, instruction
+    caches and thread schedulers; default: as `mac_vc`."""
     l2: dict[Capacity, Positive] = Field(min_length=2)
     """Area of an L2 buffer, by capacity in KiB."""
     glb: dict[Capacity, Positive] = Field(min_length=2)
@@ -187,8 +194,9 @@ class AreaFigures(Noun):
     """Area of the PHYs of links to other devices, per byte per second and direction."""
     rest: Size = 0.0
     """Area of everything else: host interface, link control, management, pads."""
-    spans: dict[AreaPart, tuple[Positive, Positive]] = Field(default_factory=dict)
-    """Smallest and largest area of a part that a source supports, relative to the figures; default: 1, 1."""
+    spans: dict[AreaPart | Literal["gpu_vector"], tuple[Positive, Positive]] = Field(default_factory=dict)
+    """Smallest and largest area of a part that a source supports, relative to the figures; `gpu_vector` is
+    that of `gpu_lanes`. Default: 1, 1."""
 
     @model_validator(mode="after")
     def _around_best(self) -> AreaFigures:

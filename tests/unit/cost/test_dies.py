@@ -84,7 +84,7 @@ def test_the_papers_technology_has_cores_and_buffers_only() -> None:
     parts = area_by_part(GA100.chip, figures)
     assert {part for part, area in parts.items() if area.best} == {"tensor", "vector", "l2", "glb"}
     with_links = chip.model_copy(
-        update={"link_bandwidth_bytes_per_s": 1e12, "hbm_stacks": 6, "glb_cache": True}
+        update={"link_bandwidth_bytes_per_s": 1e12, "hbm_stacks": 6, "glb_cache": True, "gpu_lanes": True}
     )
     assert area_um2(with_links, figures) == area_um2(chip, figures)
     area = area_range(area_by_part(chip, figures).values())
@@ -143,7 +143,7 @@ def test_a_larger_link_or_more_hbm_is_a_larger_chip() -> None:
     chip = load_architecture("tpu-v4").model_copy(update=SHARED)
     for change in (
         {"hbm_gib": 96.0}, {"hbm_bandwidth_bytes_per_s": 2.4e12}, {"link_bandwidth_bytes_per_s": 900e9},
-        {"glb_words_per_cycle": 8192.0}, {"glb_cache": True}, {"fp8_units": True},
+        {"glb_words_per_cycle": 8192.0}, {"glb_cache": True}, {"fp8_units": True}, {"gpu_lanes": True},
     ):  # fmt: skip
         assert area_um2(chip.model_copy(update=change), figures) > area_um2(chip, figures)
 
@@ -155,3 +155,10 @@ def test_the_columns_of_a_table_are_the_parts() -> None:
     chip = as_architectures(grid, SHARED)[0]
     others = [area.best for part, area in area_by_part(chip, figures).items() if f"{part}_um2" in OTHERS]
     assert sum(others) * 1e6 == pytest.approx(grid["other_um2"].iloc[0])
+
+
+def test_tpu_v4_as_built_is_below_its_published_area() -> None:
+    """At most 600 mm² (Jouppi et al., ISCA 2023), with links of 300 GB/s; its parts are not published."""
+    chip = load_architecture("tpu-v4-as-built").model_copy(update={"link_bandwidth_bytes_per_s": 300e9})
+    area = area_range(area_by_part(chip, load_technology("7nm").area_um2).values())
+    assert 400 < area.best < 600
