@@ -346,7 +346,7 @@ def fitted_speed(
     values = {
         name: float(f"{value:.{EXPERT_DIGITS}g}") for name, value in zip(names, np.exp(fit.x), strict=True)
     }
-    return ExpertSpeed(**values)
+    return ExpertSpeed.model_validate(values)
 
 
 @cache
