@@ -17,6 +17,7 @@ from phaze.commands.output import refuse_outputs, tell_unread, telling, write_or
 from phaze.spec.names import WrittenRuntime
 
 if TYPE_CHECKING:
+    from phaze.layout import Load
     from phaze.plan.answer.comparison import Comparison
     from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
     from phaze.plan.plan import Machine
@@ -312,18 +313,21 @@ def predicted_run(request: ReadOptions) -> PredictedRun:
     devices = None if request.devices is None else str(request.devices)
     system, count = options.cluster("read", request.gpus, request.system, devices, request.nodes)
     _refuse_table(request.out, reads=(request.flags, system, request.model, request.stack))
-    run = _read_run(request, system, options.one_number("read", count))
+    from phaze.runtimes.known import RUNTIMES
+    from phaze.spec.systems import load_cluster, load_stack_of, runtime_for, stack_for
+
+    with telling("read"):
+        runtime, cluster = runtime_for(system, requested=request.runtime), load_cluster(system)[0]
+        stack = request.stack or stack_for(cluster, runtime)
+        routed = load_stack_of(cluster, name=stack).load.expected
+    run = _read_run(request, system, options.one_number("read", count), routed)
     from phaze.plan.answer.priced import PricedLayout
     from phaze.plan.machines import load_machine
     from phaze.plan.question import PlanQuestion
-    from phaze.runtimes.known import RUNTIMES
-    from phaze.spec.systems import load_cluster, runtime_for, stack_for
     from phaze.validate.intervals import interval
 
     recipe = run.recipe
     with telling("read"):
-        runtime = runtime_for(system, requested=request.runtime)
-        stack = request.stack or stack_for(load_cluster(system)[0], runtime)
         machine = load_machine(system, stack=stack, devices=recipe.layout.devices)
         software = run.software(machine.stack)
         # The run's flags decide what its software overlaps and fuses, not the defaults of the stack.
@@ -355,8 +359,8 @@ def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> Non
     refuse_outputs(out, model_file(out), reads=reads)
 
 
-def _read_run(request: ReadOptions, system: str, devices: int | None) -> GivenRun:
-    """Read the run from a file of flags or a configuration."""
+def _read_run(request: ReadOptions, system: str, devices: int | None, routed: Load) -> GivenRun:
+    """Read the run from a file of flags or a configuration; `routed` is its expert load if it names none."""
     from phaze.runtimes.given import GivenRun
     from phaze.spec.models import load_transformer
     from phaze.spec.systems import load_cluster
@@ -370,7 +374,7 @@ def _read_run(request: ReadOptions, system: str, devices: int | None) -> GivenRu
         _script_options("read", request.layout, request.runtime)
         with telling("read"):
             blackwell = load_cluster(system)[1].is_blackwell
-        return GivenRun.of_megatron(file, devices, request.vocab, blackwell=blackwell)
+        return GivenRun.of_megatron(file, devices, request.vocab, blackwell=blackwell, routed=routed)
     if request.vocab is not None:
         raise PhazeError(
             f"read: --vocab is for Megatron-LM; for {request.runtime} the vocabulary is that of --model"
@@ -383,8 +387,8 @@ def _read_run(request: ReadOptions, system: str, devices: int | None) -> GivenRu
     script = _script_options("read", request.layout, request.runtime)
     trained = load_transformer(model, "read")
     if request.runtime == "torchtitan":
-        return GivenRun.of_torchtitan(file, trained, devices)
-    return GivenRun.of_deepspeed(file, trained, devices, script)
+        return GivenRun.of_torchtitan(file, trained, devices, routed)
+    return GivenRun.of_deepspeed(file, trained, devices, script, routed)
 
 
 def _script_options(verb: str, layout: str | None, runtime: str) -> dict[str, int | str]:
@@ -455,15 +459,17 @@ def _compare_flags(file: Path, plan: TrainingPlan, layout: str | None) -> Compar
             raise PhazeError("compare: the plan is for an architecture, on which no runtime trains")
         message = f"compare: cannot read flags of {question.runtime}"
         raise PhazeError(message, "give the run as a row of a CSV")
-    script = _script_options("compare", layout, question.runtime)
+    script, routed = _script_options("compare", layout, question.runtime), machine.stack.load.expected
     if question.runtime == "torchtitan":
-        run = GivenRun.of_torchtitan(file, question.model, question.devices)
+        run = GivenRun.of_torchtitan(file, question.model, question.devices, routed)
     elif question.runtime == "deepspeed":
         script = {"sequence": question.sequence, **script}
-        run = GivenRun.of_deepspeed(file, question.model, question.devices, script)
+        run = GivenRun.of_deepspeed(file, question.model, question.devices, script, routed)
     else:
         blackwell = machine.device.is_blackwell
-        run = GivenRun.of_megatron(file, question.devices, question.model.vocabulary, blackwell=blackwell)
+        run = GivenRun.of_megatron(
+            file, question.devices, question.model.vocabulary, blackwell=blackwell, routed=routed
+        )
     software = run.software(machine.stack)
     for sentence in run.remarks(software):
         typer.echo(f"compare: {sentence}", err=True)

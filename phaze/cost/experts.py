@@ -1,7 +1,7 @@
 """Time of expert GEMMs and of whole mixture-of-experts feed-forward networks on one rank.
 
 A kernel distributes the tiles of all experts over the processors in waves. The rows of each expert are padded
-to whole tiles, so experts with few rows are slow. They also read all their weights for few rows and are then
+to whole blocks, so experts with few rows are slow. They also read all their weights for few rows and are then
 HBM-bound. Arithmetic and HBM traffic overlap in part: the time is the root of the sum of squares.
 """
 
@@ -33,18 +33,18 @@ class ExpertRows:
     rows: Floats
     """Total number of rows over all experts."""
     tiles: Floats
-    """Number of tiles along the rows; the rows of each expert are padded to whole tiles."""
+    """Number of tiles along the rows; the rows of each expert are padded to whole blocks."""
     experts: Floats
     """Number of experts with at least one row; only their weights are read."""
     most: Floats
     """Number of rows of the busiest expert."""
 
     @classmethod
-    def of(cls, rows: Floats) -> ExpertRows:
-        """Aggregate row counts by expert, (R, experts on the rank)."""
+    def of(cls, rows: Floats, block: int = TILE) -> ExpertRows:
+        """Aggregate row counts by expert, (R, experts on the rank), padded to multiples of `block`."""
         return cls(
-            rows.sum(axis=1), np.ceil(rows / TILE).sum(axis=1), (rows >= 1).sum(axis=1).astype(float),
-            rows.max(axis=1),
+            rows.sum(axis=1), _padded_tiles(rows, block).sum(axis=1),
+            (rows >= 1).sum(axis=1).astype(float), rows.max(axis=1),
         )  # fmt: skip
 
 
@@ -81,6 +81,12 @@ def expert_speed(device: Device, experts: Experts | ExpertKernel, compute: Compu
     return half.model_copy(update={"reached": min(half.reached * share, 1.0)})
 
 
+def _padded_tiles(rows: Floats, block: int) -> Floats:
+    """Number of tiles along the rows of experts that are padded to multiples of `block`."""
+    tiles: Floats = np.ceil(rows / block) * (block / TILE)
+    return tiles
+
+
 def arithmetic_s(
     tiles: Floats, terms: Floats, speed: ExpertSpeed, device: Device, compute: Compute
 ) -> Floats:
@@ -115,7 +121,7 @@ def products_s(products: Products, device: Device, speed: ExpertSpeed) -> Floats
     operand = width if compute == "bf16" else OPERAND_BYTES[compute]
     # Weight gradients are added to a gradient that is already there: traffic beyond writing the result.
     result = width + products.by_rows * products.added_bytes
-    tiles = experts * np.ceil(m / TILE) * np.ceil(n / TILE)
+    tiles = experts * _padded_tiles(m, speed.block) * np.ceil(n / TILE)
     computed = arithmetic_s(tiles, k, speed, device, compute)
     moved = moved_s(experts * ((m * k + k * n) * operand + m * n * result), speed.hbm, device)
     seconds, binds = np.hypot(computed, moved), computed >= moved

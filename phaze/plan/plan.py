@@ -109,6 +109,8 @@ class Stage:
     """Time of all passes by limiting resource, in the order of `KERNEL_LIMITS`, if known."""
     hbm_shares: tuple[float, ...] = ()
     """HBM-bound fraction of the layers' time, averaged over each part of `replicated`, if known."""
+    idle_s: tuple[float, float] = (0.0, 0.0)
+    """Time that the device waits for the host to launch kernels of blocks, forward and backward."""
     links_s: tuple[tuple[float, ...], ...] = ()
     """Time of collectives on the links of each network level, in seconds, if known.
 

@@ -17,7 +17,7 @@ from typing import cast
 
 from phaze.base.errors import PhazeError
 from phaze.base.printed import short
-from phaze.layout import Layout, cp_kind_of, load_of, recompute_of
+from phaze.layout import NATURAL, Layout, Load, cp_kind_of, load_of, recompute_of
 from phaze.runtimes.deepspeed import DEEPSPEED
 from phaze.runtimes.flags import Emitted, usual_load
 from phaze.runtimes.megatron_software import Software
@@ -182,15 +182,16 @@ def _nested(pairs: list[tuple[str, Plain]]) -> dict[str, Plain]:
 
 
 def read_deepspeed(
-    text: str, model: Model, devices: int, options: Settings
+    text: str, model: Model, devices: int, options: Settings, routed: Load = NATURAL
 ) -> tuple[Recipe, tuple[str, ...]]:
     """Recipe of a run on `devices` devices, and its harmless settings; `options` is what the script sets.
 
+    `routed` is the expert load if the script sets none.
     Raises PhazeError for a value that is invalid or not priced, and for a layout that DeepSpeed cannot run.
     """
     file_settings, other = _read_settings(text), settings_of("deepspeed")
     settings = {**DEFAULTS, **_with_options(file_settings, options)}
-    load = usual_load(model) if settings["load"] is None else load_of(str(settings["load"]))
+    load = usual_load(model, routed) if settings["load"] is None else load_of(str(settings["load"]))
     replica = Layout(**read_fields(FIELDS, settings), load=load)
     if devices % replica.devices:
         raise PhazeError(f"devices: must be a multiple of tp * cp * pp {replica.devices}, got {devices}")

@@ -51,12 +51,14 @@ def usual_load(model: Model, routed: Load = NATURAL) -> Load:
     return routed if model.experts else BALANCED
 
 
-def load_comment(layout: Layout, model: Model, routed: Load = NATURAL) -> list[str]:
-    """Comment that says a layout's expert load, unless it is the usual one of the model.
+def load_comment(layout: Layout, model: Model, *routed: Load) -> list[str]:
+    """Comment that says a layout's expert load, unless every load in `routed` makes it the usual one.
 
-    The runtimes' settings that force balanced routing are never written: they train on random choices.
+    These are the loads of the runtime and of the software stack: a run may be read with either. The runtimes'
+    settings that force balanced routing are never written: they train on random choices.
     """
-    return [f"# Expert load: {layout.load}"] * (layout.load != usual_load(model, routed))
+    usual = {usual_load(model, load) for load in routed}
+    return [f"# Expert load: {layout.load}"] * (usual != {layout.load})
 
 
 def read_load(text: str, model: Model, forced: Load | None, routed: Load = NATURAL) -> Load:

@@ -9,12 +9,13 @@ from types import MappingProxyType
 from typing import Self
 
 from phaze.base.errors import PhazeError
+from phaze.layout import NATURAL, Load
 from phaze.runtimes.deepspeed_config import deepspeed_software, read_deepspeed
 from phaze.runtimes.megatron_flags import megatron_software, read_megatron, sets_devices
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.settings import settings_of
-from phaze.runtimes.torchtitan_config import read_torchtitan, torchtitan_software
+from phaze.runtimes.torchtitan_config import ROUTED, read_torchtitan, torchtitan_software
 from phaze.spec.model import Model
 from phaze.spec.models import file_name
 from phaze.spec.plain import read_source, shown
@@ -38,12 +39,23 @@ class GivenRun:
 
     @classmethod
     def of_megatron(
-        cls, file: Path, devices: int | None, words: int | None = None, *, blackwell: bool = False
+        cls,
+        file: Path,
+        devices: int | None,
+        words: int | None = None,
+        *,
+        blackwell: bool = False,
+        routed: Load = NATURAL,
     ) -> Self:
-        """Read a run from Megatron-LM flags for `devices` devices; PhazeError names the file."""
+        """Read a run from Megatron-LM flags for `devices` devices; PhazeError names the file.
+
+        `routed` is the expert load if the file has none.
+        """
         text = read_source(file)
         try:
-            recipe, unread = read_megatron(text, devices, file_name(file), words, blackwell=blackwell)
+            recipe, unread = read_megatron(
+                text, devices, file_name(file), words, blackwell=blackwell, routed=routed
+            )
         except PhazeError as error:
             raise _named(file, error) from error
         few = (
@@ -54,22 +66,33 @@ class GivenRun:
         return cls(file, "megatron", text, recipe, unread, assumed, blackwell)
 
     @classmethod
-    def of_torchtitan(cls, file: Path, model: Model, devices: int) -> Self:
-        """Read a run from a torchtitan configuration for a model and devices; PhazeError names the file."""
+    def of_torchtitan(cls, file: Path, model: Model, devices: int, routed: Load = ROUTED) -> Self:
+        """Read a run from a torchtitan configuration for a model and devices; PhazeError names the file.
+
+        `routed` is the expert load if the file has none.
+        """
         text = read_source(file)
         try:
-            return cls(file, "torchtitan", text, *read_torchtitan(text, model, devices))
+            return cls(file, "torchtitan", text, *read_torchtitan(text, model, devices, routed))
         except PhazeError as error:
             raise _named(file, error) from error
 
     @classmethod
     def of_deepspeed(
-        cls, file: Path, model: Model, devices: int, options: Mapping[str, int | str] = MappingProxyType({})
+        cls,
+        file: Path,
+        model: Model,
+        devices: int,
+        options: Mapping[str, int | str] = MappingProxyType({}),
+        routed: Load = NATURAL,
     ) -> Self:
-        """Read a run from DeepSpeed's JSON for a model and devices; `options` is what the script sets."""
+        """Read a run from DeepSpeed's JSON for a model and devices; `options` is what the script sets.
+
+        `routed` is the expert load if the script sets none.
+        """
         text = read_source(file)
         try:
-            recipe, unread = read_deepspeed(text, model, devices, options)
+            recipe, unread = read_deepspeed(text, model, devices, options, routed)
         except PhazeError as error:
             raise _named(file, error) from error
         usual = f"sequence is missing: assuming {recipe.sequence:,} tokens (set it with --layout sequence=…)"

@@ -14,7 +14,7 @@ from typing import Any
 
 from phaze.base.errors import PhazeError
 from phaze.base.printed import short
-from phaze.layout import Layout
+from phaze.layout import NATURAL, Layout, Load
 from phaze.pipeline.schedules.interleaved import is_group
 from phaze.runtimes.flags import (
     Emitted,
@@ -136,7 +136,8 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
         *written(OF_LAYOUT, recipe),
         *software_flags(recipe, stack),
     ]
-    text = "\n".join([*load_comment(recipe.layout, recipe.model), print_flags(flags)])
+    routed = (NATURAL, stack.load.expected if stack else NATURAL)
+    text = "\n".join([*load_comment(recipe.layout, recipe.model, *routed), print_flags(flags)])
     # Flags are read back: this finds whatever they cannot express, without a list of cases.
     differences = recipe.differences(_recipe(text, recipe.layout.devices, recipe.model.name))
     paired = (PAIRED,) in flags
@@ -164,15 +165,17 @@ def read_megatron(
     words: int | None = None,
     *,
     blackwell: bool = False,
+    routed: Load = NATURAL,
 ) -> tuple[Recipe, tuple[str, ...]]:
     """Read Megatron-LM flags as a recipe, and return the flags that are not priced.
 
     Megatron has no flag for the device count. Unless `devices` is given, it is torchrun's `--nnodes` ×
     `--nproc-per-node`, or else the fewest that the layout allows. `words` is the vocabulary size if no flag
-    has it. `blackwell` is true for devices of this generation or later. Raises PhazeError for a flag that is
+    has it. `blackwell` is true for devices of this generation or later. `routed` is the expert load if
+    neither a flag nor a comment has it. Raises PhazeError for a flag that is
     missing, invalid or not priced, and for a layout that Megatron-Core cannot run.
     """
-    recipe, flags = _recipe(text, devices, name, words), _flags(text)
+    recipe, flags = _recipe(text, devices, name, words, routed), _flags(text)
     recipe.check(MEGATRON)
     _check_launch(text, flags, recipe, blackwell)
     return recipe, tuple(flag for flag in flags if settings_of("megatron").subject(flag) is not None)
@@ -185,14 +188,16 @@ def _flags(text: str) -> Flags:
     return other.present(parse_flags(text) if listed is None else listed)
 
 
-def _recipe(text: str, devices: int | None, name: str, words: int | None = None) -> Recipe:
+def _recipe(
+    text: str, devices: int | None, name: str, words: int | None = None, routed: Load = NATURAL
+) -> Recipe:
     """Recipe that flags describe, whether Megatron-Core can run it or not."""
     flags, other = _flags(text), settings_of("megatron")
     other.check(flags, READ, SIZES)
     refuse_unexpanded(flags, other, FILES)
     model, stages = read_model(flags, name, words)
     layout_fields: dict[str, Any] = read_fields(flags, model)
-    layout_fields["load"] = read_load(text, model, forced_load(flags))
+    layout_fields["load"] = read_load(text, model, forced_load(flags), routed)
     pp = layout_fields["pp"]
     blocks = _stages(stages, pp) if stages else _blocks(flags, model, pp)
     # The split must be known before recompute and vp, which are per virtual stage.

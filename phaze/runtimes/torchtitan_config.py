@@ -242,15 +242,18 @@ READ = {
 """Settings that reading a recipe handles; `tables/torchtitan.yaml` lists the others."""
 
 
-def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tuple[str, ...]]:
+def read_torchtitan(
+    text: str, model: Model, devices: int, routed: Load = ROUTED
+) -> tuple[Recipe, tuple[str, ...]]:
     """Recipe of a run on `devices` devices, read from configuration or flags, and its harmless settings.
 
+    `routed` is the expert load if neither a setting nor a comment has it.
     Raises PhazeError for a value that is invalid or not priced, and for a layout that torchtitan cannot run.
     """
     file_settings, other = _read_settings(text), settings_of("torchtitan")
     settings = {**DEFAULTS, **_in_samples(file_settings)}
     forced = BALANCED if settings[FORCED] in (True, "True", "true") else None
-    replica = Layout(**read_fields(FIELDS, settings), load=read_load(text, model, forced, ROUTED))
+    replica = Layout(**read_fields(FIELDS, settings), load=read_load(text, model, forced, routed))
     copies, shards = _copies(settings, devices, replica)
     blocks = _blocks(settings, model.layers, replica.pp) if replica.pp > 1 else (model.layers + model.mtp,)
     local = integer(settings, LOCAL)
@@ -403,7 +406,8 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     plan.
     """
     recipe.check(TORCHTITAN)
-    lines = [*load_comment(recipe.layout, recipe.model, ROUTED), *_lines(recipe, stack or Stack())]
+    routed = (ROUTED, stack.load.expected if stack else ROUTED)
+    lines = [*load_comment(recipe.layout, recipe.model, *routed), *_lines(recipe, stack or Stack())]
     text = "\n".join(lines)
     model = recipe.model.model_copy(update={"lora": None})
     # The changes are read back: this finds whatever they cannot express, without a list of cases.

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_unwritable, write_text
-from phaze.layout import SHARED_OPTIONS
+from phaze.layout import SHARED_OPTIONS, Load
 from phaze.spec.files import is_path
 from phaze.spec.system import Calibration, Cluster, Device, LayoutResidual
 from phaze.spec.systems import load_device
@@ -58,14 +59,20 @@ class OwnRuns:
 def own_runs(path: Path, system: str) -> OwnRuns:
     """Read a table's runs on a system; PhazeError for fewer than three runs, or for several stacks.
 
-    A row is unused if it names another system, has no `measured_s`, or cannot be predicted.
+    A row is unused if it names another system, has no `measured_s`, or cannot be predicted. Experts of rows
+    without a load have that which the software stack expects of training, not the balanced one of benchmarks.
     """
-    _, rows = read_rows(path)
+    table, rows = read_rows(path)
     reasons = [_unusable(row, system) for row in rows]
-    usable_rows = [row for row, reason in zip(rows, reasons, strict=True) if not reason]
+    usable = [not reason for reason in reasons]
+    usable_rows = list(compress(rows, usable))
     site = Site.load(system, _common_stack(path, usable_rows, system))
     # A row's own names would load the shipped files, not the system that is being fitted.
     unnamed_rows = [replace(row, system="", stack="") for row in usable_rows]
+    routed, has_load = site.machine.stack.load.expected, compress(_has_load(table), usable)
+    unnamed_rows = [
+        row if given else _with_load(row, routed) for row, given in zip(unnamed_rows, has_load, strict=True)
+    ]
     mistakes = _mistakes(unnamed_rows, site)
     reasons += [mistake for mistake in mistakes if mistake]
     valid_rows = [row for row, mistake in zip(unnamed_rows, mistakes, strict=True) if not mistake]
@@ -79,6 +86,19 @@ def own_runs(path: Path, system: str) -> OwnRuns:
             f"{max(LEAST_RUNS, larger)} are needed{why}{_hint(unnamed_rows, mistakes, site)}"
         )
     return OwnRuns(site, tuple(valid_rows), unused, any(row.system for row in usable_rows))
+
+
+def _has_load(table: pd.DataFrame) -> list[bool]:
+    """True for the lines of a table that give the load of experts."""
+    columns = table[[name for name in ("load", "capacity") if name in table]]
+    return [any(map(str.strip, line)) for line in columns.itertuples(index=False)]
+
+
+def _with_load(row: RunRow, load: Load) -> RunRow:
+    """Row of a model with experts under another load; other rows stay as they are."""
+    if not row.has_experts:
+        return row
+    return replace(row, runs=tuple(replace(run, layout=replace(run.layout, load=load)) for run in row.runs))
 
 
 def _mistakes(rows: Sequence[RunRow], site: Site) -> list[str]:

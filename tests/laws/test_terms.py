@@ -63,6 +63,8 @@ TERMS = (
         "reduce_scatter", size, 8.0, 4.0, 2.0)]), ((0, 1e9, "+"),)),
     Term("longer_s", lambda exposed, over, waited: overlap.longer_s(0.1, exposed + over, exposed, waited),
          (SECONDS, SECONDS, SECONDS)),
+    Term("longer_s", lambda over, waited, idle: overlap.longer_s(0.1, 1.0 + over, 1.0, waited, idle),
+         (SECONDS, SECONDS, (0, 10, "-"))),
     Term("paired_share", overlap.paired_share, ((1, 16, "-"), (1, 64, "+"))),
     Term("pass_sides_s", lambda *row: np.array(overlap.pass_sides_s(*row, [row[2]])),
          (SECONDS, SECONDS, SECONDS)),

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 
@@ -42,6 +42,8 @@ ENDLESS = 2.0**50
 """Collective size in bytes at which fixed time and the choice of algorithm no longer matter."""
 ROUNDING = 1e-9
 """Relative tolerance for equal bandwidths."""
+PASSES = 2
+"""Number of the first sides of a pass (`pass_sides_s`) that its kernels decide."""
 
 
 EXCHANGES: tuple[Exchange, ...] = ("all_gather", "reduce_scatter")
@@ -94,10 +96,28 @@ class LayoutLoads:
         return forward_s, backward_s + accumulation_s
 
     @cached_property
+    def _idle_s(self) -> tuple[Floats, Floats]:
+        """Time that the device waits for the host in a layer's forward and backward pass, (N, K) each."""
+        layers = self.layers
+        return layers.forward_s - layers.busy_forward_s, layers.backward_s - layers.busy_backward_s
+
+    @cached_property
+    def _most_idle_s(self) -> tuple[Floats, Floats]:
+        """Upper bounds on the idle time of a stage, forward and backward, (N, 1): 0 or inf.
+
+        Only slowdowns once per step use them, which are small: they count if no layer waits for the host.
+        """
+        forward, backward = (
+            np.where(np.any((idle_s > 0) & (self.totals > 0), axis=1, keepdims=True), np.inf, 0.0)
+            for idle_s in self._idle_s
+        )
+        return forward, backward
+
+    @cached_property
     def _forward(self) -> tuple[Floats, Bools]:
         ends_s = self.ends.first_forward_s + self.ends.last_forward_s
         gather_s = self._exchange_s["all_gather"] * self._occurs(in_passes, "all_gather")
-        return self._with_exchanges(self._passes_s[0], gather_s, self.links_s[:, :, 0], ends_s)
+        return self._with_exchanges(0, gather_s, self.links_s[:, :, 0], ends_s)
 
     @cached_property
     def _backward(self) -> tuple[Floats, Bools]:
@@ -107,7 +127,7 @@ class LayoutLoads:
         exchanges = [self._exchange_s[kind] * self._occurs(in_passes, kind) for kind in EXCHANGES]
         # Weight gradients that are computed apart send nothing.
         links_s = self.links_s[:, :, 1] * ~self.splits[:, None, None]
-        return self._with_exchanges(self._passes_s[1], exchanges[0] + exchanges[1], links_s, ends_s)
+        return self._with_exchanges(1, exchanges[0] + exchanges[1], links_s, ends_s)
 
     @property
     def forward_s(self) -> Floats:
@@ -144,7 +164,8 @@ class LayoutLoads:
             return update_s
         reduce_s = self._once_s("reduce_scatter")
         late_s = reduce_s - share * reduce_s
-        return update_s + late_s + slowdown_s(share * reduce_s, self._passes_s[1], self._lost)
+        slowed_s = slowdown_s(share * reduce_s, self._passes_s[1], self._lost, idle_s=self._most_idle_s[1])
+        return update_s + late_s + slowed_s
 
     @property
     def start_s(self) -> Floats:
@@ -244,7 +265,7 @@ class LayoutLoads:
         start_s = fixed_s * per_step("all_gather", grid.zero) * (grid.vp - 1)
         exposed: Bools = np.all(share * gather_s > self.layers.forward_s, axis=1)
         free_s = np.where(exposed[:, None], self.layers.forward_s, np.inf)
-        each_s = gathered_after_s(gather_s, free_s, share=share, lost=self._lost)
+        each_s = gathered_after_s(gather_s, free_s, share=share, lost=self._lost, idle_s=self._most_idle_s[0])
         if not share:
             return each_s, start_s, np.zeros(len(grid))
         return each_s, start_s * exposed, exposed.astype(float)
@@ -274,24 +295,26 @@ class LayoutLoads:
         return total_s
 
     def _with_exchanges(
-        self, pass_s: Floats, exchange_s: Floats, links_s: Floats, ends_s: Floats
+        self, direction: Literal[0, 1], exchange_s: Floats, links_s: Floats, ends_s: Floats
     ) -> tuple[Floats, Bools]:
         """Time of a pass with its replica collectives, (N, K), and whether the pass is the bottleneck, (N,).
 
-        A share of the exchanges overlaps with the pass, on links that also carry the pass's own collectives;
-        both are (N, K, levels). The seconds of the ends, (N,), count only if passes bound the layout. The
-        bounding side is the one with the longest total over all layers and the ends.
+        The pass is forward (0) or backward (1). A share of the exchanges overlaps with it, on links that
+        also carry the pass's own collectives; both are (N, K, levels). The seconds of the ends, (N,), count
+        only if passes bound the layout. The bounding side is the one with the longest total over all layers
+        and the ends.
         """
         levels_s = self._share * exchange_s
         sent_s = levels_s.sum(axis=2)
         waits = list(np.moveaxis(waits_s(levels_s, links_s), 2, 0))
-        sides_s = np.stack(pass_sides_s(pass_s, longer_s(self._lost, sent_s, 0.0), sent_s, waits), axis=2)
+        lost_s = longer_s(self._lost, sent_s, 0.0) - self._idle_s[direction]
+        sides_s = np.stack(pass_sides_s(self._passes_s[direction], lost_s, sent_s, waits), axis=2)
         stage_s = np.einsum("nks,k->ns", sides_s, self.totals)
-        stage_s[:, 0] += ends_s
+        stage_s[:, :PASSES] += ends_s[:, None]
         side = np.argmax(stage_s, axis=1)
         exposed_s = (exchange_s - levels_s).sum(axis=2)
         time_s: Floats = exposed_s + np.take_along_axis(sides_s, side[:, None, None], axis=2)[:, :, 0]
-        return time_s, side == 0
+        return time_s, side < PASSES
 
 
 def collective_s(

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
+from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import ON_DEVICE, SHARD_FIELDS, Layout, Offloaded, Recompute
 from phaze.plan.layers.costs import LayerCost
 from phaze.plan.machines import host_bytes_per_s
@@ -51,6 +52,10 @@ class LayerFigures(NamedTuple):
     """Upper bound on the forward time that overlaps with another microbatch's backward pass."""
     hidden_backward_s: Floats
     """Upper bound on the backward time that overlaps with another microbatch's forward pass."""
+    busy_forward_s: Floats
+    """Forward time without the device's idle time."""
+    busy_backward_s: Floats
+    """Backward time without the device's idle time."""
     stash_bytes: Floats
     """Bytes that a layer stores per microbatch."""
     saved_bytes: Floats
@@ -70,6 +75,7 @@ class LayerFigures(NamedTuple):
         return forward_s, self.backward_s - paired * self.hidden_backward_s
 
 
+HOST = KERNEL_LIMITS.index("host")
 WORK = LayerFigures._fields.index("work_bytes")
 HIDDEN = [LayerFigures._fields.index(name) for name in ("hidden_forward_s", "hidden_backward_s")]
 
@@ -168,7 +174,7 @@ class ShardCosts:
         """Layer costs, (N, K) each, for the layouts and recompute options at these indices, (N,) each."""
         figures = LayerFigures(*np.moveaxis(self.layers[self.where[which], recompute], 2, 0))
         share = self.share[which][:, None]
-        scaled = {name: share * getattr(figures, name) for name in LayerFigures._fields[:8]}
+        scaled = {name: share * getattr(figures, name) for name in LayerFigures._fields[:10]}
         return figures._replace(**scaled)
 
     def ends_of(self, which: Ints, recompute: Ints) -> EndFigures:
@@ -193,7 +199,7 @@ class ShardCosts:
         may recompute.
         """
         figures = LayerFigures(*np.moveaxis(self.layers, 3, 0))
-        times_s = figures.forward_s, figures.backward_s, *figures.alone_s()
+        times_s = *figures[:2], *figures.alone_s(), figures.busy_forward_s, figures.busy_backward_s
         weighed = np.stack([*times_s, figures.stash_bytes, figures.work_bytes], axis=3)
         # With `full` the runtime may recompute any number of layers, so its figures are no single point.
         several = [place for place, word in enumerate(recomputes) if word != "full"]
@@ -320,12 +326,16 @@ def _layer_figures(layer: LayerCost, recompute: Recompute, offload: Waiting, par
     stays, work_bytes = offload.bytes(layer, "none") if chosen else (own_bytes, work_bytes)
     saved = stays - own_bytes if chosen else 0.0
     waited_s = offload.seconds(layer, recompute)
+    forward_s = float(layer.forward_s.sum()) + waited_s[0]
+    backward_s = float(layer.backward_s.sum()) + recompute_s * every + waited_s[1]
     return (
-        float(layer.forward_s.sum()) + waited_s[0],
-        float(layer.backward_s.sum()) + recompute_s * every + waited_s[1],
+        forward_s,
+        backward_s,
         recompute_s * chosen,
         0.0,
         0.0,
+        forward_s - float(layer.forward_s[HOST]),
+        backward_s - float(layer.backward_s[HOST]),
         stays,
         saved,
         work_bytes,

@@ -359,7 +359,8 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
     if machine.stack.selective == "products" and layer.name not in KEPT:
         # Stacks that store results of products recompute all else: every second product is stored.
         products = tuple(o for o in _outside_scans(layer) if o.core == "tensor" and o not in core)
-        again_s = forward_s - fused.forward.seconds - _seconds(products[::2], clocked)[0]
+        stored = {*map(id, (*core, *products[::2]))}
+        again_s = _seconds(tuple(o for o in layer.forward.operators if id(o) not in stored), clocked)[0]
         results = [part for o in (*products[::2], *core[-1:]) for part in o.parts if part.kind == "matmul"]
         stays = layout.bytes_per_element * sum(part.batch * part.m * part.n for part in results)
         again_bytes = max(fused_layer.activation_bytes - layer.input_bytes - stays, 0.0)
@@ -392,67 +393,100 @@ def _seconds(
 ) -> tuple[Floats, float]:
     """Time of consecutive operators by limiting resource, and time of their weight gradients, in seconds.
 
-    `attention` is the fused attention among them. Every kernel has a launch overhead; the host runs ahead of
-    the device, so only the longer of the two counts. If it launches experts one by one, it reads back their
-    token counts in the forward pass and no longer runs ahead: every kernel then takes at least its launch
-    overhead. The backward pass knows these counts. Kernels in CUDA graphs need no host.
+    `attention` is the fused attention among them.
     """
     if isinstance(clocked.times, LayerSchedules):
         return _scheduled_s(operators, clocked, clocked.times)
-    stack = clocked.machine.stack
+    stack, compute = clocked.machine.stack, clocked.layout.compute
     operators = without_sums(run_alone(without_fused_scans(operators), clocked.layout, stack), stack)
-    owned = [(operator, kernels_of(operator)) for operator in operators]
-    kernels = [kernel for _, operator_kernels in owned for kernel in operator_kernels]
-    total, weight_s = attention.seconds.copy(), 0.0
+    kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
+    kernels_s = _kernels_s(operators, clocked)
+    late_s = _late_s(operators, kernels_s, clocked)
+    total, weight_s = attention.seconds + kernels_s.sum(axis=0), 0.0
     # Attention enters the time of products that tensor-parallel exchanges overlap with.
     products_s = attention.seconds.copy()
-    in_steps, started_s, waits_s = in_steps_of(operators, stack), np.zeros(len(kernels)), 0.0
-    by_expert = launches_each(operators, stack)
-    waits = by_expert and not is_backward(operators[0])
     if kernels:
-        words: list[Compute] = [
-            clocked.layout.compute if multiplies_weights(operator) else "bf16"
-            for operator, operator_kernels in owned
-            for _ in operator_kernels
-        ]
-        moves = moves_of(owned, stack, device_of(clocked.machine), in_steps=in_steps)
-        kernels_s = clocked.times.of(kernels, words, moves, experts_of(operators, stack))
-        if any(operator.regions & SCAN for operator in operators):
-            device = device_of(clocked.machine)
-            lanes_s = [scan_products_s(operator, k, device) for operator, ks in owned for k in ks]
-            # The lanes bound a product of a scan if nothing else takes longer.
-            kernels_s[:, VECTOR] += np.maximum(lanes_s - kernels_s[:, :START].sum(axis=1), 0.0)
-        total += kernels_s.sum(axis=0)
         products = [kernel[0].kind == "matmul" for kernel in kernels]
         products_s[:START] += kernels_s[products, :START].sum(axis=0)
-        if by_expert:
-            started_s = host_s(operators, words, stack, device_of(clocked.machine))
-        if waits:
-            late_s = np.maximum(started_s - kernels_s.sum(axis=1), 0.0)
-            waits_s = late_s.sum()
-            products_s[HOST] += late_s[products].sum()
+        products_s[HOST] += late_s[products].sum()
         weight_s = float(kernels_s[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
-    sent = [part for operator in operators for part in operator.parts if part.axis]
-    casts = _cast(operators, clocked.layout)
-    moved = sum(casts) * cast_bytes(clocked.layout.compute, device_of(clocked.machine))
-    extra = unfused(operators, clocked.layout.compute, stack)
+    casts_bytes = sum(_cast(operators, clocked.layout)) * cast_bytes(compute, device_of(clocked.machine))
+    extra = unfused(operators, compute, stack)
     extra_s = extra.nbytes / clocked.machine.hbm_bytes_per_s
-    total[HBM] += moved / clocked.machine.hbm_bytes_per_s + extra_s
-    by_axis = clocked.by_axis(sent)
+    total[HBM] += casts_bytes / clocked.machine.hbm_bytes_per_s + extra_s
+    by_axis = clocked.by_axis(part for operator in operators for part in operator.parts if part.axis)
     total[NETWORK] += exposed_s(by_axis, clocked.layout, clocked.machine, products_s, attention.seconds)
-    launching = _launching(operators, stack)
-    if waits:
+    if _waits_for_host(operators, stack):
         # Collectives and attention take longer than the host takes to launch them.
-        small = extra.launches + more_launches(launching, clocked.layout.tp, stack)
-        total[HOST] = waits_s + max(small * stack.launch_s - extra_s, 0.0)
+        small = extra.launches + more_launches(_launching(operators, stack), clocked.layout.tp, stack)
+        total[HOST] = late_s.sum() + max(small * stack.launch_s - extra_s, 0.0)
     else:
-        others = extra.launches + _other_launches(launching, clocked, attention) + (STEPS - 1) * in_steps
-        if not by_expert:
-            others += sum(len(kernels_of(operator)) for operator in launching)
-            others += len(_cast(launching, clocked.layout))
         # The host runs ahead: only what it needs beyond the device's time is exposed.
-        total[HOST] = max(started_s.sum() + others * stack.launch_s - total.sum(), 0.0)
+        launches_s = _launches_s(operators, clocked, attention) + extra.launches * stack.launch_s
+        total[HOST] = max(launches_s - total.sum(), 0.0)
     return total, weight_s
+
+
+def _precisions(operators: Sequence[Operator], layout: Layout) -> list[Compute]:
+    """Precision of each kernel of the operators."""
+    return [
+        layout.compute if multiplies_weights(operator) else "bf16"
+        for operator in operators
+        for _ in kernels_of(operator)
+    ]
+
+
+def _kernels_s(operators: Sequence[Operator], clocked: Clocked) -> Floats:
+    """Time of each kernel of the operators on the device by limiting resource, in seconds, (W, limits)."""
+    stack, device = clocked.machine.stack, device_of(clocked.machine)
+    owned = [(operator, kernels_of(operator)) for operator in operators]
+    kernels = [kernel for _, operator_kernels in owned for kernel in operator_kernels]
+    if not kernels:
+        return np.zeros((0, len(KERNEL_LIMITS)))
+    moves = moves_of(owned, stack, device, in_steps=in_steps_of(operators, stack))
+    kernels_s = clocked.kernels.of(
+        kernels, _precisions(operators, clocked.layout), moves, experts_of(operators, stack)
+    )
+    if any(operator.regions & SCAN for operator in operators):
+        lanes_s = [scan_products_s(operator, kernel, device) for operator, of in owned for kernel in of]
+        # The lanes bound a product of a scan if nothing else takes longer.
+        kernels_s[:, VECTOR] += np.maximum(lanes_s - kernels_s[:, :START].sum(axis=1), 0.0)
+    return kernels_s
+
+
+def _waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:
+    """True if the host cannot run ahead of the device.
+
+    If it launches experts one by one, it reads back their token counts in the forward pass. The backward pass
+    knows these counts.
+    """
+    return launches_each(operators, stack) and not is_backward(operators[0])
+
+
+def _late_s(operators: Sequence[Operator], kernels_s: Floats, clocked: Clocked) -> Floats:
+    """Time that the device waits for the launch of each kernel, in seconds, (W,); 0 if the host runs ahead.
+
+    Without running ahead every kernel takes at least its launch overhead.
+    """
+    stack = clocked.machine.stack
+    if not len(kernels_s) or not _waits_for_host(operators, stack):
+        return np.zeros(len(kernels_s))
+    words = _precisions(operators, clocked.layout)
+    late_s: Floats = host_s(operators, words, stack, device_of(clocked.machine)) - kernels_s.sum(axis=1)
+    return np.maximum(late_s, 0.0)
+
+
+def _launches_s(operators: Sequence[Operator], clocked: Clocked, attention: FusedPass) -> float:
+    """Time of the host to launch all kernels of a pass that no CUDA graph captures, in seconds."""
+    stack = clocked.machine.stack
+    launching = _launching(operators, stack)
+    launches = _other_launches(launching, clocked, attention) + (STEPS - 1) * in_steps_of(operators, stack)
+    if launches_each(operators, stack):
+        words = _precisions(operators, clocked.layout)
+        each_s = float(host_s(operators, words, stack, device_of(clocked.machine)).sum())
+        return each_s + launches * stack.launch_s
+    launches += sum(len(kernels_of(operator)) for operator in launching)
+    return (launches + len(_cast(launching, clocked.layout))) * stack.launch_s
 
 
 def _scheduled_s(

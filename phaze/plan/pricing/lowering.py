@@ -400,6 +400,7 @@ class StageLayers:
             spent_s=tuple(spent_s.tolist()),
             links_s=tuple(map(tuple, np.asarray(links_s).tolist())),
             hbm_shares=_hbm_shares(self.counts, self.costs, self.workload),
+            idle_s=_idle_s(self.counts),
             arriving_bytes=arriving_bytes,
             departing_bytes=departing_bytes,
             update_bytes=sum(state.update_bytes(*part) for part in self._trained),
@@ -553,6 +554,16 @@ def _hbm_shares(
     return tuple(
         float(parameters @ shares / max(parameters.sum(), 1.0)) for parameters in (trained - experts, experts)
     )
+
+
+def _idle_s(counts: Sequence[tuple[int, LayerCost]]) -> tuple[float, float]:
+    """Time that the device waits for the host in the forward and backward passes of blocks, in seconds.
+
+    Those of embedding and head do not count, because exchanges overlap with blocks.
+    """
+    blocks = [(count, cost) for count, cost in counts if cost.layer.name not in KEPT]
+    forward_s = sum(count * float(cost.forward_s[HOST]) for count, cost in blocks)
+    return forward_s, sum(count * float(cost.backward_s[HOST]) for count, cost in blocks)
 
 
 def _recompute_options(

@@ -88,6 +88,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int) -> StageCost:
             share=gather_share,
             lost=lost,
             waited_s=gather_share * _waited_s(stage, machine, "all_gather"),
+            idle_s=stage.idle_s[0],
             operators=_overlapped_parts(stage, machine),
         )
         after_s = float(gathered_s)
@@ -96,14 +97,15 @@ def stage_cost(plan: Plan, machine: Machine, q: int) -> StageCost:
     # A message takes two SMs, which slows the concurrent pass of its sender.
     if plan.execution.transfers == "overlapped":
         lost_to_sends = lost_to_messages(machine, plan.execution.exposed_transfers)
-        passes_s[0] += lost_to_sends * activation_s
-        passes_s[2] += lost_to_sends * gradient_s
+        passes_s[0] += max(lost_to_sends * activation_s - stage.idle_s[0], 0.0)
+        passes_s[2] += max(lost_to_sends * gradient_s - stage.idle_s[1], 0.0)
     slowed_s = 0.0
     if share:
         kind = _sync_kind(stage, machine)
         waiting_s = share * _waited_s(stage, machine, kind) if kind else 0.0
         # The last backward pass overlaps with the synchronisation, and is slowed by it.
-        slowed_s = float(slowdown_s(sync_s, passes_s[1] + passes_s[2], lost, waiting_s))
+        backward_s = passes_s[1] + passes_s[2]
+        slowed_s = float(slowdown_s(sync_s, backward_s, lost, waiting_s, stage.idle_s[1]))
     cost = StageCost(
         forward_s=passes_s[0],
         backward_s=passes_s[2],
@@ -145,6 +147,7 @@ def _sharded(cost: StageCost, stage: Stage, machine: Machine, share: float) -> S
             share * longer_s(lost, gather_s, 0.0, _waited_s(stage, machine, "all_gather")),
             share * longer_s(lost, reduce_s, 0.0, _waited_s(stage, machine, "reduce_scatter")),
         ),
+        idle_s=stage.idle_s,
     )
 
 
@@ -156,12 +159,14 @@ def with_exchanges(
     *,
     overlap: float = 1.0,
     lost_s: tuple[float, float] = (0.0, 0.0),
+    idle_s: tuple[float, float] = (0.0, 0.0),
 ) -> StageCost:
     """Stage cost with weight gathers and gradient reduce-scatters around its passes (ZeRO 2 and 3).
 
     The share `overlap` of each exchange overlaps with compute. `waits_s` are the seconds that the exchange
     waits for other traffic on its links, in the forward pass and in the other passes. `lost_s` are the
-    slowdowns of kernels concurrent with weight and with gradient exchange.
+    slowdowns of kernels concurrent with weight and with gradient exchange. `idle_s` is the time that the
+    device waits for the host in the forward and in the backward pass.
     """
 
     def longer(pass_s: float, exchange_s: float, lost_s: float, wait_s: float = 0.0) -> float:
@@ -174,10 +179,11 @@ def with_exchanges(
     weight_s = longer(stage.weight_s, reduce_s, lost_s[1])
     inner_s = stage.recompute_s + stage.backward_s - stage.weight_s
     inside = not weight_s
-    backward_s = longer(inner_s, gather_s + inside * reduce_s, lost_s[0] + inside * lost_s[1], waits_s[1])
+    slower_s = lost_s[0] + inside * lost_s[1] - idle_s[1]
+    backward_s = longer(inner_s, gather_s + inside * reduce_s, slower_s, waits_s[1])
     return replace(
         stage,
-        forward_s=longer(stage.forward_s, gather_s, lost_s[0], waits_s[0]),
+        forward_s=longer(stage.forward_s, gather_s, lost_s[0] - idle_s[0], waits_s[0]),
         # One gather serves recompute and backward pass; the recompute job keeps its own duration.
         backward_s=max(backward_s - stage.recompute_s, 0.0) + weight_s,
         weight_s=weight_s,

@@ -9,6 +9,9 @@ A collective also moves bytes through the HBM of the device. HBM-bound kernels w
 bound by tensor cores do not: a layer with an HBM-bound fraction h of its time takes longer by h times the
 seconds that the HBM needs for the bytes of the collective. A message between stages is neglected: it is one
 activation, a few thousandths of the bytes that a stage moves itself.
+
+Slower kernels take no longer where the device idles anyway, because it waits for the host to launch the next
+kernel: only the slowdown beyond the idle time of a pass counts.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from phaze.layout import Axis, Layout
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 
-HBM = KERNEL_LIMITS.index("hbm")
+HBM, HOST = map(KERNEL_LIMITS.index, ("hbm", "host"))
 MESSAGE_PROCESSORS = 2
 """Number of SMs occupied by a message to one device."""
 MOVED = 2.0
@@ -57,12 +60,19 @@ def moved_s(machine: Machine, kind: Kind, size_bytes: float, ranks: int) -> floa
     return (MOVED + ADDED * reduces) * sent_bytes(kind, size_bytes, ranks) / machine.hbm_bytes_per_s
 
 
-def longer_s(lost: float, sent_s: Number, exposed_s: Number, waited_s: Number | float = 0.0) -> Number:
+def longer_s(
+    lost: float,
+    sent_s: Number,
+    exposed_s: Number,
+    waited_s: Number | float = 0.0,
+    idle_s: Number | float = 0.0,
+) -> Number:
     """Extra seconds that a collective costs concurrent kernels, which lose the share `lost` of their speed.
 
-    They are its exposed time, the slowdown of concurrent kernels, and the wait for its HBM bytes.
+    They are its exposed time, and the slowdown of concurrent kernels and their wait for its HBM bytes beyond
+    the `idle_s` seconds that the device waits for the host.
     """
-    return exposed_s + (sent_s - exposed_s) * lost + waited_s
+    return exposed_s + _most((sent_s - exposed_s) * lost + waited_s - idle_s, 0.0)
 
 
 def paired_share(pp: Number, microbatches: Number) -> Number:
@@ -86,18 +96,22 @@ def waits_s(levels_s: Floats, links_s: Floats) -> Floats:
 
 
 def pass_sides_s(pass_s: Number, lost_s: Number, sent_s: Number, waits_s: Sequence[Number]) -> list[Number]:
-    """Lower bounds on a pass concurrent with an exchange: its kernels, the exchange, and each network level.
+    """Lower bounds on a pass concurrent with an exchange: two of its kernels, the exchange, and each network
+    level.
 
-    The kernels take `lost_s` longer. Each bound is linear in the work of a stage, and the largest of them is
-    the time of a pass of many equal operators.
+    The kernels take `lost_s` longer, less the time that the device idles in the pass; negative if it idles
+    longer. Each bound is linear in the work of a stage, and the largest of them is the time of a pass of many
+    equal operators.
     """
-    return [pass_s + lost_s, sent_s] + [sent_s + wait_s for wait_s in waits_s]
+    return [pass_s, pass_s + lost_s, sent_s] + [sent_s + wait_s for wait_s in waits_s]
 
 
 def exchanged_pass_s(
     pass_s: float, exchange_s: float, *, share: float, lost_s: float, wait_s: float, operators: int
 ) -> float:
     """Time of a pass of equal operators with an exchange, of which a share overlaps, in seconds.
+
+    Kernels take `lost_s` longer, less the idle time of the device, as in `pass_sides_s`.
 
     During an operator the weights of the next one are gathered and the gradients of the previous one are
     scattered. As in a two-machine flow shop, n operators take c/n + (n - 1) max(f, c)/n + f/n, with f seconds
@@ -119,25 +133,32 @@ def gathered_after_s(
     share: float,
     lost: float,
     waited_s: Number | float = 0.0,
+    idle_s: Number | float = 0.0,
     operators: float = np.inf,
 ) -> Number:
     """Exposed time per step to gather updated weights during the first forward pass, in seconds.
 
     With overlap this is the part that the `free_s` seconds of the pass do not cover, and at least that of the
-    first of its operators, plus the slowdown of the pass.
+    first of its operators, plus the slowdown of the pass, whose device idles `idle_s` seconds.
     """
     if not share:
         return gather_s
     sent_s = share * gather_s
     exposed_s = _most(sent_s - free_s, sent_s / operators)
-    return gather_s - sent_s + longer_s(lost, sent_s, exposed_s, waited_s)
+    return gather_s - sent_s + longer_s(lost, sent_s, exposed_s, waited_s, idle_s)
 
 
-def slowdown_s(sent_s: Number, pass_s: Number, lost: float, waited_s: Number | float = 0.0) -> Number:
-    """Time that the kernels of a pass lose to an exchange that begins with them, in seconds."""
+def slowdown_s(
+    sent_s: Number,
+    pass_s: Number,
+    lost: float,
+    waited_s: Number | float = 0.0,
+    idle_s: Number | float = 0.0,
+) -> Number:
+    """Time that a pass loses to an exchange that begins with it, in seconds; its device idles `idle_s`."""
     # Only while both run does the exchange take processors from the pass.
     exposed_s = _most(sent_s - pass_s, 0.0)
-    return longer_s(lost, sent_s, exposed_s, waited_s) - exposed_s
+    return longer_s(lost, sent_s, exposed_s, waited_s, idle_s) - exposed_s
 
 
 def _most(first: Number, second: Number | float) -> Number:
@@ -202,7 +223,8 @@ def exposed_s(
         # t pieces: the first has no product to overlap with, the others overlap with the neighbouring one.
         sent_s, hbm_s = machine.stack.overlap_share("tp") * by_axis["tp"]
         left_s = max(sent_s / layout.tp, sent_s - products_s.sum())
-        exposed += longer_s(lost_share(machine), sent_s, left_s, hbm_share(products_s) * hbm_s) - sent_s
+        waited_s, idle_s = hbm_share(products_s) * hbm_s, products_s[HOST]
+        exposed += longer_s(lost_share(machine), sent_s, left_s, waited_s, idle_s) - sent_s
     if layout.cp_kind not in ("all_gather", "a2a") and not takes_many_queues(layout, machine):
         axis: Axis = "cp" if layout.cp_kind == "p2p" else "cp-ring"
         parts = layout.group(axis).ranks

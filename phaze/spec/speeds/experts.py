@@ -4,7 +4,7 @@ from typing import Literal
 
 from phaze.layout import NATURAL
 from phaze.spec.noun import Noun
-from phaze.spec.values import ExpertLoad, Part, Size
+from phaze.spec.values import ExpertLoad, Part, PositiveInt, Size
 
 ExpertKernel = Literal["each", "grouped", "masked"]
 """Kernels for the experts on a rank: `each`, one GEMM per expert (Transformer Engine, `GroupedLinear`);
@@ -29,6 +29,8 @@ class ExpertSpeed(Noun):
     start_s: Size = 0.0
     """Start-up time in seconds of all kernels of an expert layer, including the router's choice of
     experts."""
+    block: PositiveInt = 128
+    """Number of rows to a multiple of which the rows of each expert are padded."""
     row_s: Size = 0.0
     """Time in seconds for the blocks of one expert to process a row, if each expert has a fixed number of
     blocks; kernels are then bound by the expert with the most rows."""

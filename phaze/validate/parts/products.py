@@ -11,6 +11,7 @@ is measured.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, cast
@@ -21,7 +22,7 @@ from scipy.optimize import least_squares
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.cost.experts import ExpertNetwork, ExpertRows, expert_speed, feed_forward_s
+from phaze.cost.experts import TILE, ExpertNetwork, ExpertRows, expert_speed, feed_forward_s
 from phaze.cost.kernels import time_kernels
 from phaze.cost.mapper.works import Works
 from phaze.cost.products import Products, cast_s, product_times
@@ -50,7 +51,7 @@ ALIKE: dict[Compute, tuple[Compute, ...]] = {"fp8": ("fp8-cs",), "fp8-block": ("
 """Precisions that share a GEMM, by the precision that tables list."""
 HALF_CONSTANTS = ("reached", "fill", "split", "start_s")
 LOW_CONSTANTS = ("reached", "fill", "split", "cast", "cast_start_s")
-"""Constants fitted below half precision; the start-up time is that of half precision."""
+"""Constants fitted below half precision if casts are timed; the start-up time is that of half precision."""
 RANGES: dict[str, tuple[float, float, float]] = {
     "reached": (0.2, 1.3, 0.1),
     "fill": (0.0, 8000.0, 100.0),
@@ -83,6 +84,8 @@ SCALE = 0.1
 LEAST = 8
 """Minimum number of rows per kernel and precision to fit the constants."""
 EXPERT_DIGITS = 4
+SIZES = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)")
+"""Sizes in place of a model's name."""
 MOST_TIMES = 6.0
 """Rate relative to half precision that is assumed for precisions a device does not list."""
 
@@ -181,7 +184,7 @@ def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Devic
     """Fit one precision's speed to its measurements, and copy it to precisions with the same GEMM."""
     start = _start_speed(device, compute)
     has_casts = (rows["cast"] == "timed").any()
-    names = HALF_CONSTANTS if compute == "bf16" else LOW_CONSTANTS if has_casts else LOW_CONSTANTS[:3]
+    names = LOW_CONSTANTS if compute != "bf16" and has_casts else HALF_CONSTANTS
     least, most, scale = np.array([RANGES[name] for name in names]).T
     measured = np.log(rows["measured_s"].to_numpy(float))
 
@@ -243,15 +246,15 @@ class Draws:
     """Row index to which each draw belongs."""
 
     @classmethod
-    def of(cls, rows: pd.DataFrame) -> Draws:
-        """Draw expert loads for rows (R,)."""
+    def of(cls, rows: pd.DataFrame, block: int) -> Draws:
+        """Draw expert loads for rows (R,); a kernel pads those of each expert to multiples of `block`."""
         drawn_loads, sizes, places = [], [], []
         for place, row in enumerate(rows.itertuples(index=False)):
             hidden, experts = network_named(str(row.model))
             tokens, ranks = cast(int, row.tokens), cast(int, row.ep)
             # Tokens choose experts at random, and a time is not linear in loads: average times, not loads.
             drawn = rank_loads(tokens, experts.count, experts.per_token, ranks, str(row.distribution))
-            drawn_loads.append(ExpertRows.of(drawn))
+            drawn_loads.append(ExpertRows.of(drawn, block))
             sizes += [(tokens, experts.sent_width(hidden), experts.width, experts.gated)] * len(drawn)
             places += [place] * len(drawn)
         fields = ("rows", "tiles", "experts", "most")
@@ -288,7 +291,8 @@ class ExpertsPart(KernelPart):
         for (kernel, compute), mask in _groups(rows).items():
             speed = expert_speed(site.device, kernel, compute)
             if speed is not None and speed.passes is not None and compute in site.device.products:
-                times_s[mask] = Draws.of(rows[mask]).seconds(site.device, speed, compute)
+                draws = Draws.of(rows[mask], speed.block)
+                times_s[mask] = draws.seconds(site.device, speed, compute)
         return times_s
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
@@ -296,9 +300,12 @@ class ExpertsPart(KernelPart):
         speeds = {kernel: dict(by_precision) for kernel, by_precision in site.device.experts.items()}
         for (kernel, compute), mask in _groups(rows).items():
             if mask.sum() >= LEAST and compute in site.device.products:
-                draws, measured_s = Draws.of(rows[mask]), rows[mask]["measured_s"].to_numpy(float)
+                known = expert_speed(site.device, kernel, compute)
+                block = known.block if known else TILE
+                draws, measured_s = Draws.of(rows[mask], block), rows[mask]["measured_s"].to_numpy(float)
                 speed = fitted_speed(draws, measured_s, site.device, kernel, compute)
-                speeds.setdefault(kernel, {})[compute] = speed
+                updated = speed.model_copy(update={"block": block})
+                speeds.setdefault(kernel, {})[compute] = updated
         device = site.device.model_copy(update={"experts": speeds})
         return replace(site, device=device)
 
@@ -339,12 +346,18 @@ def fitted_speed(
     values = {
         name: float(f"{value:.{EXPERT_DIGITS}g}") for name, value in zip(names, np.exp(fit.x), strict=True)
     }
-    return ExpertSpeed(**values)
+    return ExpertSpeed.model_validate(values)
 
 
 @cache
 def network_named(name: str) -> tuple[int, Experts]:
-    """Hidden size and experts of a model, given its name, an unambiguous prefix of it, or a path."""
+    """Hidden size and experts of a model, given its name, an unambiguous prefix of it, a path, or sizes.
+
+    Sizes are `hidden x width x experts x experts per token` of gated experts, such as 7168x256x257x9.
+    """
+    if sizes := SIZES.fullmatch(name):
+        hidden, width, count, per_token = map(int, sizes.groups())
+        return hidden, Experts(count=count, per_token=per_token, width=width)
     names = sorted(path.stem for path in (FOLDER / "models").glob("*.yaml"))
     matches = [stem for stem in names if stem.startswith(name.lower())]
     model = load_transformer(matches[0] if len(matches) == 1 else name, "model")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from phaze.spec.files import FOLDER
 from tests.commands import assert_refused, invoke, invoke_json
 
 FLAGS = """
@@ -53,6 +55,26 @@ def test_what_is_not_modelled_is_in_the_answer(tmp_path: Path) -> None:
     found = _read(tmp_path, "--deterministic-mode --optimizer muon --log-interval 1")
     assert found["unmodelled"] == ["--deterministic-mode", "--optimizer muon"]
     assert found["not_priced"] == ["--log-interval"]
+
+
+def test_a_load_of_the_stack_is_that_of_a_run_without_one(tmp_path: Path) -> None:
+    """Given to --stack; a setting that forces balance and a comment have precedence."""
+    stack, file = tmp_path / "own.yaml", tmp_path / "flags.txt"
+    stack.write_text((FOLDER / "stacks/megatron-core.yaml").read_text() + "\nload: {expected: 1.7}\n")
+    experts = (
+        "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 4 --moe-grouped-gemm "
+        "--moe-token-dispatcher-type alltoall --swiglu --disable-bias-linear"
+    )
+
+    def loads_of(more: str) -> str:
+        file.write_text(f"{FLAGS} {more}")
+        out = tmp_path / "run.csv"
+        invoke(f"read {file} --for megatron --system h100 --devices 16 --stack {stack} -o {out}")
+        return str(pd.read_csv(out, dtype=str)["load"][0])
+
+    assert loads_of(experts) == "1.7"
+    assert loads_of(f"{experts} --moe-router-force-load-balancing") == "balanced"
+    assert loads_of(f"{experts}\n# Expert load: 1.3\n") == "1.3"
 
 
 def test_the_fewest_devices_are_taken_and_said(tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ SITES = (
     ("gb200", "megatron-bridge"),
     ("a100-vtrain", "megatron-deepspeed"),
 )
-DRAWS = 15
+DRAWS = 20
 FACTORS = (1.1, 2.0, 4.0)
+ROUNDING = 1e-9
 
 
 def drawn(random: Random) -> tuple[dict[str, str], str, str]:
@@ -78,12 +79,9 @@ def test_no_resource_that_is_faster_makes_a_step_longer() -> None:
         except (PhazeError, IndexError):
             continue
         priced += 1
-        # Traffic that overlaps slows kernels by their share of HBM, also where the device waits for the host.
-        unhurried = replace(machine, stack=machine.stack.model_copy(update={"launch_s": 0.0}))
-        slack = 2e-4 if step_s(found.runs[0], unhurried) < before_s * (1 - 1e-9) else 1e-9
         for factor in FACTORS:
             for what, other in faster(machine, system, factor):
-                assert step_s(found.runs[0], other) <= before_s * (1 + slack), (what, factor, row, stack)
+                assert step_s(found.runs[0], other) <= before_s * (1 + ROUNDING), (what, factor, row, stack)
 
 
 def test_collectives_stay_hidden_behind_kernels_that_the_host_starts() -> None:

@@ -70,6 +70,24 @@ def test_a_collective_moves_two_bytes_through_hbm_for_each_that_it_sends_and_thr
     assert longer_s(lost_share(H100), 2.0, 0.5, 0.4) == pytest.approx(0.5 + 1.5 * 16 / 132 + 0.4)
 
 
+def test_slower_kernels_cost_nothing_while_the_device_idles() -> None:
+    """A pass that waits for its host for longer than collectives slow its kernels takes the same time."""
+    slower_s = 1.5 * 0.1 + 0.4
+    assert longer_s(0.1, 2.0, 0.5, 0.4, 0.2) == pytest.approx(0.5 + slower_s - 0.2)
+    assert longer_s(0.1, 2.0, 0.5, 0.4, 1.0) == 0.5
+    run = changed(SMALL, zero=3, tp=1, pp=1, dp=8, gpus=8, overlap=("dp",), microbatch=8, global_batch=64)
+    own = replace(ideal_network(machine()), stack=Stack(held_processors=0))
+    plan = plan_of_run(run, own)
+
+    def passes_s(idle_s: float, *shares: float) -> tuple[float, float]:
+        stage = replace(plan.stages[0], idle_s=(idle_s, idle_s), hbm_shares=shares)
+        cost = pipeline_of(replace(plan, stages=(stage,)), own).stages[0]
+        return cost.forward_s, cost.backward_s
+
+    assert passes_s(0.0, 0.2, 0.0) > passes_s(0.0)
+    assert passes_s(1.0, 0.2, 0.0) == passes_s(1.0) == passes_s(0.0)
+
+
 def test_layers_bound_by_hbm_wait_for_what_replicas_exchange() -> None:
     """With ZeRO 3 by hand: a fifth of a layer is bound by HBM, and n − 1 of n blocks overlap with a
     gather.

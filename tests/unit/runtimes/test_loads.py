@@ -11,6 +11,7 @@ from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.torchtitan_config import emit_torchtitan, read_torchtitan
 from phaze.spec.files import FOLDER
 from phaze.spec.models import load_transformer
+from phaze.spec.speeds.experts import ExpertLoads
 from phaze.spec.system import Stack
 from phaze.spec.systems import load_stack
 from tests.laws.forms import script_options
@@ -83,6 +84,24 @@ def test_earlier_settings_of_torchtitan_force_balance_as_well() -> None:
     assert (
         read_torchtitan(flags.partition(" --training.d")[0], EXPERTS, 1)[0].layout.load == USUAL["torchtitan"]
     )
+
+
+@pytest.mark.parametrize("runtime", ["megatron", "torchtitan"])
+def test_a_load_of_the_stack_is_neither_lost_nor_invented(runtime: str) -> None:
+    """A stack with a load of its own: a plan with the runtime's usual load says so, and a file without a load
+    has that of the stack.
+    """
+    own = Stack(load=ExpertLoads(expected="1.7", prudent="1.9"))
+    emit = emit_megatron if runtime == "megatron" else emit_torchtitan
+    for load in ("1.7", USUAL[runtime], "balanced"):
+        text = next(iter(emit(with_load(load), own).files.values()))
+        assert f"# Expert load: {load}" in text
+        assert read_text(runtime, text).load == load
+    text = emitted_text(runtime, with_load(USUAL[runtime]))
+    if runtime == "megatron":
+        assert read_megatron(text, 1, routed="1.7")[0].layout.load == "1.7"
+    else:
+        assert read_torchtitan(text, EXPERTS, 1, "1.7")[0].layout.load == "1.7"
 
 
 def test_models_without_experts_are_balanced() -> None:

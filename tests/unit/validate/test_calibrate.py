@@ -16,6 +16,7 @@ from phaze.spec.system import Cluster
 from phaze.spec.systems import load_cluster, load_network, load_stack_of, load_system_of
 from phaze.validate.calibration import FittedConstant, calibrated
 from phaze.validate.constants import OF_DEVICE, OF_STACK, RESERVED, Site
+from phaze.validate.own_runs import own_runs
 from phaze.validate.rows import read_rows
 from phaze.validate.table import predict_rows
 from tests.commands import assert_refused, invoke, invoke_json
@@ -154,6 +155,20 @@ def test_every_command_takes_the_file_for_a_system(fitted: tuple[Path, Path, dic
     assert isinstance(load_network(str(out)), Cluster)
     flat = load_system_of("a100-80gb", str(out), flat=1e10)
     assert flat == load_system_of("a100-80gb", SYSTEM, flat=1e10)  # planners have devices without constants
+
+
+def test_experts_of_runs_without_a_load_are_routed_as_in_training(tmp_path: Path) -> None:
+    """Runs are the user's own, not benchmarks: a stack's load counts unless the row has one."""
+    path = tmp_path / "runs.csv"
+    columns = "model,seq,gpus,global_batch,tp,ep,microbatch,zero,flash_attention,measured_s,load,capacity"
+    row = "qwen3-30b-a3b,4096,16,64,1,8,1,1,true,9.0"
+    dense = "llama-3.1-8b,4096,16,64,2,1,1,1,true,9.0"
+    lines = [f"{row},,", f"{row},balanced,", f"{row},,1.5", f"{dense},,"]
+    path.write_text("\n".join([columns, *lines]))
+    loads = [row.runs[0].layout.load for row in own_runs(path, "h100").rows]
+    assert loads == ["natural", "balanced", "1.5", "balanced"]
+    path.write_text("\n".join([columns.removesuffix(",load,capacity"), *[row] * 3]))
+    assert {row.runs[0].layout.load for row in own_runs(path, "h100").rows} == {"natural"}
 
 
 def test_a_run_of_another_stack_keeps_the_constants_of_its_stack(fitted: tuple[Path, Path, dict]) -> None:

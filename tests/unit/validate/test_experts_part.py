@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.cost.experts import products_s
+from phaze.cost.products import Products
 from phaze.spec.speeds.experts import ExpertSpeed
 from phaze.spec.system import Device
 from phaze.spec.systems import load_device
@@ -116,3 +118,38 @@ def test_products_of_experts_one_by_one_reach_nearly_what_dense_ones_do() -> Non
         speed = own.experts["each"]["bf16"]
         assert speed.reached == pytest.approx(fit.of_dense * own.products["bf16"].reached, abs=0.002)
         assert speed.hbm == pytest.approx(fit.speed.hbm, abs=0.005)
+
+
+def test_experts_of_amd_devices_are_near() -> None:
+    """Half of the rows that the constants are fitted to: median error ≤ 10 %, 90th percentile ≤ 25 %."""
+    groups = compare(PART, [OWN[0].with_name("amd-experts.csv")]).by("device", "precision")
+    precisions = {"MI300X": {"bf16", "fp8-block"}, "MI355X": {"bf16", "fp8", "fp8-block", "mxfp8"}}
+    assert {(group["device"], group["precision"]) for group in groups} == {
+        (device, precision) for device, of_device in precisions.items() for precision in of_device
+    }
+    for group in groups:
+        assert group["answered"] == group["rows"]
+        assert float(str(group["median"])) <= 0.10
+        assert float(str(group["p90"])) <= 0.25
+
+
+def test_a_kernel_with_smaller_blocks_pads_fewer_rows() -> None:
+    """33 rows of each of 8 experts: two blocks of 32, or one of 128."""
+    products = Products(np.array([[8, 33, 1024, 4096]]), np.array([False]), 2)
+    speed = ExpertSpeed(reached=0.6, hbm=0.95, block=32)
+    device = the_site("B200").device.model_copy(update={"num_tc": 1})
+    small_s, large_s = (
+        products_s(products, device, speed.model_copy(update={"block": block}))[0, 0] for block in (32, 128)
+    )
+    assert small_s == pytest.approx(large_s / 2, rel=0.05)
+
+
+def test_sizes_stand_for_a_model_that_has_no_file() -> None:
+    hidden, experts = network_named("7168x256x257x9")
+    assert (hidden, experts.width, experts.count, experts.per_token, experts.gated) == (
+        7168,
+        256,
+        257,
+        9,
+        True,
+    )
