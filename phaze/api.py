@@ -108,6 +108,7 @@ class ChipFields(TypedDict, total=False):
     explain: Sequence[str]
     sequence: int | str
     global_batch: int | str
+    fix: str
     rank: Rank
     gap: float
     seconds: float

@@ -28,13 +28,17 @@ class CountedLoop:
     """Number of the current item, from 1."""
     of: int
     started_s: float
+    begun_s: float
+    """Start time of the current item."""
     detail: Callable[[], str]
 
     def text(self, now_s: float) -> str:
         """Progress as text: current item, detail, and estimated remaining time."""
         words = [f"{self.noun} {self.number} of {self.of}", self.detail()]
         if done := self.number - 1:
-            words.append(f"about {(now_s - self.started_s) * (self.of - done) / done:.0f} s left")
+            # Items before took so long each; the current one has had its share of that.
+            left_s = (self.begun_s - self.started_s) / done * (self.of - done) - (now_s - self.begun_s)
+            words.append(f"about {left_s:.0f} s left" if left_s > 0 else "")
         return ", ".join(filter(None, words))
 
 
@@ -48,7 +52,7 @@ def counted(items: Collection[T], noun: str, detail: Callable[[], str] = str) ->
     depth = len(_loops)
     try:
         for number, item in enumerate(items, 1):
-            _loops[depth:] = [CountedLoop(noun, number, len(items), started, detail)]
+            _loops[depth:] = [CountedLoop(noun, number, len(items), started, time.monotonic(), detail)]
             yield item
     finally:
         del _loops[depth:]

@@ -18,6 +18,7 @@ from phaze.commands import completion, options
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, stop_gently, telling
 from phaze.commands.plan import questions_of
 from phaze.commands.plan_options import PlanOptions
+from phaze.commands.terminal import tell
 from phaze.spec.names import RANK, Rank
 
 if TYPE_CHECKING:
@@ -106,6 +107,10 @@ class ChipOptions:
             metavar="N",
         ),
     ] = None
+    fix: Annotated[
+        str | None,
+        typer.Option(help="Fix fields of all layouts, such as cp=1,etp=1; fewer layouts are decided faster."),
+    ] = None
     rank: Annotated[Rank, typer.Option(help="Step time that is compared: prudent or expected.")] = RANK
     gap: Annotated[
         float,
@@ -175,9 +180,8 @@ def _prepared(request: ChipOptions) -> tuple[ChipChooser, ChipQuestion, TimeLimi
     chips = _chips(space, cluster, device, hbm_gib)
     machine = chip_machine(cluster, device)
     on_chips = machine.on_architecture(chips[0], machine.stack), chips
-    planned = PlanOptions(
-        model="", sequence=request.sequence, global_batch=request.global_batch, rank=request.rank
-    )
+    shared = ("sequence", "global_batch", "rank", "fix")
+    planned = PlanOptions(model="", **{name: getattr(request, name) for name in shared})
     number = str(request.devices)
     requests = [
         questions_of(replace(planned, model=name), request.system, number, on_chips)[0] for name in names
@@ -302,11 +306,12 @@ def _choice(chooser: ChipChooser, question: ChipQuestion, request: ChipOptions) 
 
     changes = [_pair("--explain", text) for text in request.explain or ()]
     chosen = chooser.row(chooser.chosen, "all")
+    tell(f"chip: build {chosen.chip.name}; now comparing it with other chips")
     others = [*chooser.others()]
     others += [chooser.changed(key, value) for key, values in changes for value in values]
-    others.append(chooser.outside(load_architecture(BUILT), "reference"))
+    others.append(chooser.outside(load_architecture(BUILT), "built"))
     template = nearest_chip(chooser.chips, load_architecture(TEMPLATE))
-    others.append(chooser.outside(template, "reference"))
+    others.append(chooser.outside(template, "template"))
     return ChipChoice(
         question=question,
         designs=len({chip.name for chip in chooser.chips}),

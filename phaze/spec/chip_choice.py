@@ -51,7 +51,9 @@ class PlanOnChip(Noun):
     model: Label
     """Name of the model."""
     plan: RankedPlan | None = None
-    """The plan; null if no layout fits."""
+    """The plan; null if no layout fits, or none was found in time."""
+    stopped: Text | None = None
+    """Reason why the search on this chip ended early; null if it did not."""
     bound_s: Result | None = None
     """Lower bound in seconds on the step time of every layout on this chip; null if no layout fits."""
     times_best: Positive | None = None
@@ -67,7 +69,7 @@ class ChipForModels(Noun):
 
     role: Label
     """Why the chip is listed: `all` for the common one, the name of a model for its best chip, a changed key
-    such as glb_mib=16, or `reference`."""
+    such as glb_mib=16; `built` for TPU v4 as built, and `template` for the design nearest to an H100."""
     chip: Architecture
     """The design, with its HBM."""
     area_low_mm2: Result

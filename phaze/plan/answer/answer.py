@@ -337,6 +337,15 @@ class TrainingPlanner:
         if prudently.lacking_gib > 0:
             drawback = f"but it may lack {digits(prudently.lacking_gib)} GiB"
         layout = ", ".join(fields_in_words(best.chosen, best.recomputed_layers))
+        if "none" == best.chosen.recompute != chosen.chosen.recompute:
+            layout += ", recompute none"
+        shorter = 1 - prudently.price.time_s / chosen.priced_for(self.expected.prudent).price.time_s
+        if shorter > TIE and prudently.lacking_gib <= 0:
+            times = f"expected {best.price.time_s:.4g} s, prudent {prudently.price.time_s:.4g} s"
+            return (
+                f"Within the gap of the proof, {layout} is faster by both times: {times} "
+                f"({100 * shorter:.1f} % faster). A smaller --gap would rank it first."
+            )
         return (
             f"Ranking by expected time would choose {layout}: "
             f"expected {best.price.time_s:.4g} s ({100 * faster:.1f} % faster), {drawback}."

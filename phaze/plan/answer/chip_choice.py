@@ -48,6 +48,8 @@ class Evaluated:
     planner: TrainingPlanner
     priced: PricedLayout | None
     bound_s: float
+    stopped: str | None = None
+    """Reason why the search ended early."""
 
     @property
     def time_s(self) -> float:
@@ -128,11 +130,18 @@ class ModelChips:
     def _planned(self, planner: TrainingPlanner, name: str) -> Evaluated:
         # The layout of the best plan is often a good one on another chip.
         first, label = (self.search.fastest,), f"{self.name} on {name}: "
-        search = LayoutPlanner(number=1, gap=planner.gap, limit=planner.limit, first=first, label=label)
+        search = LayoutPlanner(
+            fixed=planner.request.fixed,
+            number=1,
+            gap=planner.gap,
+            limit=planner.limit,
+            first=first,
+            label=label,
+        )
         plans = search(planner.question)
         bound_s = inf if plans.certificate.bound_s is None else plans.certificate.bound_s
         priced = PricedLayout.of(planner.question, plans.plans[0]) if plans.plans else None
-        return Evaluated(planner, priced, bound_s)
+        return Evaluated(planner, priced, bound_s, plans.certificate.stopped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,12 +247,13 @@ def _plan_on(
 ) -> PlanOnChip:
     priced = evaluated.priced
     if priced is None:
-        return PlanOnChip(model=model.name)
+        return PlanOnChip(model=model.name, stopped=evaluated.stopped)
     rate, task = priced.tokens_per_s_per_device, priced.question.task
     joules = sum(step_joules(priced, figures, chip.area_mm2 or 0.0).values())
     return PlanOnChip(
         model=model.name,
         plan=evaluated.planner.row(priced),
+        stopped=evaluated.stopped,
         bound_s=evaluated.bound_s,
         times_best=evaluated.time_s / model.best_s,
         tokens_per_s_mm2=chip.area_mm2 and rate / chip.area_mm2,

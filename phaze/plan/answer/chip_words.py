@@ -9,6 +9,8 @@ from phaze.plan.answer.ranked_table import shape, wrapped
 from phaze.spec.chip_choice import ChipChoice, ChipForModels, PlanOnChip
 from phaze.spec.names import Rank
 
+REFERENCES = {"built": "For comparison, as built", "template": "For comparison, nearest to an H100"}
+"""Titles of chips beside the answer, by role."""
 HEAD = ("model", "step", "to best", "MFU", "tok/s/mm2", "tok/J", "bound by")
 
 
@@ -19,12 +21,15 @@ def choice_in_words(choice: ChipChoice) -> str:
     limit = question.space.area_limit_mm2
     area = f"{limit:g} mm2" if isinstance(limit, float) else f"the area of {limit}"
     memories = ", ".join(f"{capacity:g}" for capacity in question.hbm_gib)
-    chips = f"{question.devices:,} chips of at most {area} ({question.space.technology})"
+    clock = f"{digits((chosen.chip.clock_hz or 0.0) / 1e9)} GHz"
+    rate = f"{digits((chosen.chip.hbm_bandwidth_bytes_per_s or 0.0) / 1e12)} TB/s"
+    chips = f"{question.devices:,} chips of at most {area} ({question.space.technology}), {clock}"
     lines = [
-        f"{models} on {chips}, with {memories} GiB of HBM: {choice.designs:,} designs",
+        f"{models} on {chips}, with {memories} GiB of HBM at {rate}: {choice.designs:,} designs",
         choice.trust,
         f"Build {_named(chosen)}. {_proof(choice)}",
     ]
+    lines += _at_the_edge(choice)
     if choice.stopped:
         lines.append(f"The search ended early: {choice.stopped}.")
     text = [wrapped(line) for line in lines]
@@ -46,8 +51,8 @@ def _named(row: ChipForModels) -> str:
 def _title(row: ChipForModels) -> str:
     if row.role == "all":
         return "For all models" if len(row.plans) > 1 else "The best chip"
-    if row.role == "reference":
-        return "For comparison"
+    if row.role in REFERENCES:
+        return REFERENCES[row.role]
     return f"With {row.role}" if "=" in row.role else f"Best for {row.role}"
 
 
@@ -59,6 +64,21 @@ def _proof(choice: ChipChoice) -> str:
     loss = f" No model is more than {percent(slower)} slower than on its own best chip." * several
     gain = f"more than {percent(choice.gap)} faster{whole} in this cost model (proven)"
     return f"No other design, with any layout, is {gain}.{loss}"
+
+
+def _at_the_edge(choice: ChipChoice) -> Iterator[str]:
+    """Yield a sentence on the sizes in which the choice is an end of the grid."""
+    grid, chip = choice.question.space.grid, choice.chosen.chip
+    if grid is None:
+        return
+    sizes = {name: getattr(grid, name) for name in ("num_tc", "num_vc", "pe_x", "pe_y", "glb_mib")}
+    ends = [
+        f"{name} {value:g} is the {'largest' if value == max(values) else 'smallest'}"
+        for name, values in sizes.items()
+        if len(values) > 1 and (value := getattr(chip, name)) in (min(values), max(values))
+    ]
+    if ends:
+        yield f"At the edge of the grid: {', '.join(ends)}. A wider --sweep may find a better chip."
 
 
 def _plans(row: ChipForModels, rank: Rank) -> Iterator[str]:
@@ -76,7 +96,7 @@ def _plans(row: ChipForModels, rank: Rank) -> Iterator[str]:
 def _cells(on_chip: PlanOnChip, rank: Rank) -> tuple[str, ...]:
     plan = on_chip.plan
     if plan is None:
-        return (on_chip.model, "unfit", *[""] * (len(HEAD) - 2))
+        return (on_chip.model, "no time" if on_chip.stopped else "unfit", *[""] * (len(HEAD) - 2))
     return (
         on_chip.model,
         f"{digits(plan.by(rank), 4)} s",

@@ -24,10 +24,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_count_says_which_of_how_many_what_is_known_and_what_is_left() -> None:
-    """The remaining time is extrapolated from finished items."""
-    count = CountedLoop("layer", 3, 8, 100.0, lambda: "largest gap 2 %")
+    """The remaining time is extrapolated from finished items, and falls while an item takes its time."""
+    count = CountedLoop("layer", 3, 8, 100.0, 110.0, lambda: "largest gap 2 %")
     assert count.text(110.0) == "layer 3 of 8, largest gap 2 %, about 30 s left"
-    assert CountedLoop("plan", 1, 4, 100.0, str).text(110.0) == "plan 1 of 4"
+    assert count.text(114.0) == "layer 3 of 8, largest gap 2 %, about 26 s left"
+    assert count.text(150.0) == "layer 3 of 8, largest gap 2 %"
+    assert CountedLoop("plan", 1, 4, 100.0, 100.0, str).text(110.0) == "plan 1 of 4"
 
 
 @pytest.mark.usefixtures("impatient")

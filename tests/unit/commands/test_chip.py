@@ -42,25 +42,28 @@ def test_models_are_named_once() -> None:
 @pytest.mark.slow
 def test_the_answer_fits_a_terminal_and_a_file(tmp_path: Path) -> None:
     file = tmp_path / "CHIP.json"
-    told = invoke("chip", *SMALL, *GRID, "--hbm", "8,16", "--explain", "glb_mib=2", "-o", str(file)).stdout
+    options = ["--hbm", "8,16", "--explain", "glb_mib=2", "--fix", "cp=1"]
+    told = invoke("chip", *SMALL, *GRID, *options, "-o", str(file)).stdout
     assert all(len(line) <= 80 for line in told.splitlines())
     choice = read_as(ChipChoice, file)
     assert choice.designs > 1
     assert choice.question.hbm_gib == (8, 16)
-    assert [row.role for row in choice.others] == ["glb_mib=2", "reference", "reference"]
+    assert [row.role for row in choice.others] == ["glb_mib=2", "built", "template"]
     assert choice.chosen.chip.name in told
     assert "With glb_mib=2" in told
+    assert "At the edge of the grid: num_tc 4 is the largest" in " ".join(told.split())
     (bound,) = choice.bounds
     assert bound.bound_s <= bound.step_s
     assert choice.gap <= 0.06
     for row in (choice.chosen, *choice.others):
         for on_chip in row.plans:
             assert on_chip.plan is not None
+            assert on_chip.plan.layout.cp == 1
             assert on_chip.plan.by("prudent") >= bound.bound_s or row.role != "all"
     answer = phaze.ChipAnswer(choice)
     assert str(answer) in told
     table = answer.table()
-    assert list(table["role"]) == ["all", "glb_mib=2", "reference", "reference"]
+    assert list(table["role"]) == ["all", "glb_mib=2", "built", "template"]
     assert table["step_s"][0] == pytest.approx(bound.step_s, rel=0.01)
     assert answer.to_json() == file.read_text()
 

@@ -16,7 +16,7 @@ from phaze.plan.chips import load_chips
 from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.time_limit import TimeLimit
 from phaze.spec.architecture import Architecture, load_technology
-from phaze.spec.chip_choice import ChipChoice, ChipQuestion, ModelOnChips
+from phaze.spec.chip_choice import ChipChoice, ChipQuestion, ModelOnChips, PlanOnChip
 from phaze.spec.study import ArchitectureSpace
 from phaze.spec.training_plan import AskedPlan
 from tests.plans import planner_of
@@ -131,6 +131,10 @@ def test_the_answer_names_the_chip_its_plans_and_what_others_could_gain() -> Non
     assert all(len(line) <= 80 for line in text.splitlines())
     assert f"Build {chosen.chip.name}:" in " ".join(text.split())
     assert "(proven)" in text
+    for stopped, word in (("its time limit of 5 s was reached", "no time"), (None, "unfit")):
+        missing = PlanOnChip(model="gpt2", stopped=stopped)
+        row = chosen.model_copy(update={"plans": (missing,), "role": "built"})
+        assert f"gpt2   {word}" in choice_in_words(choice.model_copy(update={"others": (row,)}))
     assert ChipChoice.model_validate_json(choice.model_dump_json()) == choice
 
 
