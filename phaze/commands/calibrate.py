@@ -148,11 +148,6 @@ def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
             for layout in fit.layouts
         ]
     notes = [*in_words(measured.unused)]
-    # A fit may merely follow its own runs, so only errors of runs left out of it show an improvement.
-    if fit.error_left_out >= fit.error_before:
-        notes.append(
-            f"no improvement shown: {out} does not predict runs left out of the fit better than {system}"
-        )
     if measured.named:
         notes.append(
             f"some rows name their own system, which overrides --system; remove that column to use {system}"
@@ -163,7 +158,27 @@ def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
         "Runs:": [f"  {line}" for line in notes],
     }
     lines = [wrapped(line) for title, group in groups.items() if group for line in (title, *group)]
-    return "\n".join([*lines, str(out)])
+    return "\n".join([*lines, wrapped(f"{out}: {verdict(fit, system)}")])
+
+
+def verdict(fit: Calibrated, system: str) -> str:
+    """Sentence on whether to plan with the fit."""
+    # A fit may merely follow its own runs, so only errors of runs left out of it show an improvement.
+    errors = f"{percent(fit.error_left_out)} against {percent(fit.error_before)} on runs left out of the fit"
+    if fit.error_left_out >= fit.error_before:
+        return f"no improvement shown ({errors}): keep {system}."
+    doubtful = [
+        fitted.constant.name
+        for fitted in fit.constants
+        if fitted.identifiable and (fitted.at_end or fitted.implausible is not None)
+    ]
+    if doubtful:
+        names = ", ".join(doubtful)
+        return (
+            f"better than {system} ({errors}), but check the columns of the runs first: {names} ended at a "
+            "limit or beyond what device files have."
+        )
+    return f"better than {system} ({errors}): plan with it."
 
 
 def _constant_lines(fit: Calibrated) -> list[str]:
@@ -204,7 +219,7 @@ def _line(fitted: FittedConstant) -> str:
     if fitted.constant == RESERVED:
         effect = f"memory is off by up to {percent(fitted.effect, 0)}"
     if fitted.at_end:
-        effect = "at the end of its range; check the stack"
+        effect = "at the end of its range"
     return f"{name}→ {fitted.after:<10.4g}{uncertainty:<14}{effect}"
 
 

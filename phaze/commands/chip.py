@@ -294,6 +294,11 @@ def _chips(space: ArchitectureSpace, cluster: Cluster, device: Device, hbm_gib: 
             f"chip: --area-limit {space.area_limit_mm2}: no design of the grid is that small",
             f"the smallest one takes {digits(least)} mm2",
         )
+    if len(within) == 1:
+        raise PhazeError(
+            f"chip: the space has only the design {within[0].name}",
+            "pass more values with --sweep, or a larger --area-limit",
+        )
     return chips_of(within, device)
 
 

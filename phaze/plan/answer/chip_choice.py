@@ -106,12 +106,14 @@ class ModelChips:
         while smaller:
             smaller = False
             for name in GROWING:
-                for number in _next_smaller(self.chips, places, place, name):
-                    planner = self.planner.on_chip(number)
-                    priced = self.best.priced_for(planner.question)
-                    if priced.lacking_gib <= 0 and priced.price.time_s <= self.best_s * (1 + SPARE):
-                        self._evaluated[number] = Evaluated(planner, priced, self.search.bound_s)
-                        place, smaller = number, True
+                number = _next_smaller(self.chips, places, place, name)
+                if number is None:
+                    continue
+                planner = self.planner.on_chip(number)
+                priced = self.best.priced_for(planner.question)
+                if priced.lacking_gib <= 0 and priced.price.time_s <= self.best_s * (1 + SPARE):
+                    self._evaluated[number] = Evaluated(planner, priced, self.search.bound_s)
+                    place, smaller = number, True
         return place
 
     def on_chip(self, place: int) -> Evaluated:
@@ -173,8 +175,10 @@ class ChipChooser:
     @cached_property
     def candidates(self) -> dict[int, str]:
         """Chips of the space that are compared for all models, with the model of which each is the best."""
-        best: dict[int, str] = {}
-        for model in counted(self.models, "models"):
+        best, seconds = dict[int, str](), self.limit.seconds
+        for number, model in enumerate(counted(self.models, "models"), 1):
+            # Each model has its share of the time, so that every search has a plan.
+            self.limit.seconds = seconds * number / len(self.models)
             best.setdefault(model.smallest, model.name)
         return best
 
@@ -279,12 +283,8 @@ def _sizes(chip: Architecture) -> tuple[object, ...]:
 
 def _next_smaller(
     chips: Sequence[Architecture], places: Mapping[tuple[object, ...], int], place: int, name: str
-) -> Iterator[int]:
-    """Yield the next smaller chip in one field, if the space has it."""
+) -> int | None:
+    """Index of the chip with the next smaller value in one field; None if the space has none."""
     chip = chips[place]
-    smaller = sorted({getattr(other, name) for other in chips if getattr(other, name) < getattr(chip, name)})
-    for value in reversed(smaller):
-        number = places.get(_sizes(chip.model_copy(update={name: value})))
-        if number is not None:
-            yield number
-        return
+    smaller = [value for other in chips if (value := getattr(other, name)) < getattr(chip, name)]
+    return places.get(_sizes(chip.model_copy(update={name: max(smaller)}))) if smaller else None

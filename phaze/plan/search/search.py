@@ -142,8 +142,10 @@ class LayoutSearch:
     def run(self, number: int) -> None:
         """Search until the gap is closed and `number` plans are known.
 
-        Without a proof, it ends after the guesses.
+        Without a proof, it ends after the guesses. Layouts of other plans are tried first, whatever the time.
         """
+        for plan in self.planner.first:
+            self.guesses.try_plan(plan)
         with self._in_time():
             self._run(number)
         self._lighten(1)
@@ -182,8 +184,6 @@ class LayoutSearch:
             raise OutOfTime(reason)
 
     def _run(self, number: int) -> None:
-        for plan in self.planner.first:
-            self.guesses.try_plan(plan)
         self._check_time()
         if self._is_beaten():
             return

@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from phaze.base.errors import PhazeError
+from phaze.commands.calibrate import verdict
 from phaze.plan.machines import load_machine
 from phaze.spec.system import Cluster
 from phaze.spec.systems import load_cluster, load_network, load_stack_of, load_system_of
-from phaze.validate.calibration import FittedConstant, calibrated
+from phaze.validate.calibration import Calibrated, FittedConstant, calibrated
 from phaze.validate.constants import OF_DEVICE, OF_STACK, RESERVED, Site
 from phaze.validate.own_runs import own_runs
 from phaze.validate.rows import read_rows
@@ -272,8 +273,28 @@ def test_calibrate_prints_groups_and_names_the_implausible_constant(tmp_path: Pa
     table = pd.read_csv(runs)
     table.assign(measured_s=table["measured_s"] * 2).to_csv(runs, index=False)
     lines = invoke("calibrate", runs, "--system", SYSTEM, "-o", out).stdout.splitlines()
-    titles = [line.partition(" ")[0] for line in lines[:-1] if not line.startswith(" ")]
+    start = next(place for place, line in enumerate(lines) if line.startswith(f"{out}:"))
+    verdict = " ".join(" ".join(lines[start:]).split())
+    assert "on runs left out of the fit" in verdict
+    assert "check the columns of the runs first" in verdict or "no improvement shown" in verdict
+    lines = lines[:start]
+    titles = [line.partition(" ")[0] for line in lines if not line.startswith(" ")]
     assert titles[:2] == ["Constants", "Mean"]
     assert sum("implausible: device files have 0.697 to 1." in line for line in lines) == 1
     assert sum("only their combined effect is known" in line for line in lines) <= 1
-    assert max(map(len, lines[:-1])) <= 100
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("left_out", "after", "words"),
+    [
+        (0.2, 0.8, "keep h100"),
+        (0.05, 0.8, "plan with it"),
+        (0.05, 0.47, "check the columns of the runs first"),
+    ],
+)
+def test_the_last_line_says_whether_to_plan_with_the_fit(left_out: float, after: float, words: str) -> None:
+    constants = (FittedConstant(OF_DEVICE[0], 0.8, after, 1.0, 0.05),)
+    errors = {"error_before": 0.1, "error": 0.04, "error_left_out": left_out, "covered": 0.8}
+    fit = Calibrated(Site.load(SYSTEM), constants, (), 5, layouts=(), **errors)
+    assert words in verdict(fit, "h100")

@@ -171,3 +171,17 @@ def test_gradients_of_replicas_are_sent_twice() -> None:
     joules = step_joules(PricedLayout.of(question, plans[0]), figures, 300.0)
     nbytes = 2.0 * question.task.model.parameters * 2 * 3 / 4 * 4
     assert joules["link"] == pytest.approx(nbytes * figures.link_j_per_byte, rel=0.02)
+
+
+@pytest.mark.slow
+def test_a_chip_has_a_plan_although_the_time_is_over() -> None:
+    """The layout of the best plan is priced on other chips, so that candidates can be compared."""
+    asked = request(2, 512)
+    chooser = ChipChooser((asked,), GAP, TimeLimit(), load_technology("22nm"))
+    (model,) = chooser.models
+    best = model.search.place
+    chooser.limit.interrupted = True
+    evaluated = [model.on_chip(place) for place, chip in enumerate(chips()) if chip.hbm_gib == 32.0]
+    assert all(plan.priced is not None for plan in evaluated)
+    assert all(plan.stopped for plan in evaluated if plan.bound_s < model.search.bound_s)
+    assert model.on_chip(best).time_s >= model.search.bound_s
