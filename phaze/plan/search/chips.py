@@ -108,9 +108,9 @@ class ChipSearch:
             if group.bound_s >= self._target_s:
                 break
             if len(group.places) > 1:
-                bound_s = self._bound_of(group)
-                self._raise(replace(group, bound_s=bound_s))
-                if bound_s < self._target_s:
+                group = replace(group, bound_s=self._bound_of(group))
+                self._raise(group)
+                if group.bound_s < self._target_s:
                     queue = _by_bound([*queue, *self._bounded(group.parts(self.chips))])
             elif group.places[0] not in self.searches:
                 self._search(group.places[0], number)
