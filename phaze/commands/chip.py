@@ -16,6 +16,7 @@ from phaze.base.nearest import did_you_mean
 from phaze.base.units import digits
 from phaze.commands import completion, options
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, stop_gently, telling
+from phaze.commands.place_options import SYSTEM
 from phaze.commands.plan import questions_of
 from phaze.commands.plan_options import PlanOptions
 from phaze.commands.terminal import tell
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from phaze.spec.study import ArchitectureSpace
     from phaze.spec.system import Cluster, Device
 
-SYSTEM = "tpu-v4"
 BUILT, TEMPLATE = "tpu-v4-as-built", "h100-80gb"
 """Architectures beside the answer: as it was built, and the nearest design of the space to its template."""
 GAP = 0.01
@@ -220,17 +220,16 @@ def _capacities(text: str | None) -> tuple[float, ...]:
 
 def _pair(option: str, text: str) -> tuple[str, list[object]]:
     """Key of an architecture with its values; PhazeError if malformed."""
-    from phaze.spec.architecture import Grid
+    from phaze.spec.architecture import GRID_SIZES
     from phaze.spec.strict_yaml import load
 
     key, equals, values = text.partition("=")
     if not (key and equals and values):
         raise PhazeError(f"chip: {option}: must be KEY=VALUE, such as glb_mib=64, got {text}")
-    keys = [name for name in Grid.model_fields if name != "minimum_area_share"]
-    if key not in keys:
+    if key not in GRID_SIZES:
         raise PhazeError(
-            f"chip: {option}: {key}: is not a size of a design; it may be {', '.join(keys)}",
-            did_you_mean(key, keys, "config/reference/architectures.md"),
+            f"chip: {option}: {key}: is not a size of a design; it may be {', '.join(GRID_SIZES)}",
+            did_you_mean(key, GRID_SIZES, "config/reference/architectures.md"),
         )
     return key, [load(value) for value in values.split(",")]
 

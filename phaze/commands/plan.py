@@ -95,9 +95,7 @@ def prepared(request: PlanOptions, *, tells: bool = True) -> list[PlanPhases]:
         needs("altair", "pandas")
     run = _training_run(request)
     unlike = _fixable("--explain", request.explain)
-    questions = questions_of(request, named, number)
-    if tells:
-        _tell_growth(questions)
+    questions = questions_of(request, named, number, tells=tells)
     # A file has one plan, and the fewest nodes are one number.
     for option, is_used in (("-o", request.out is not None), ("--fewest", request.fewest)):
         if is_used and len(questions) > 1:
@@ -194,10 +192,13 @@ def questions_of(
     system: str,
     devices: str | None,
     on_chips: tuple[StoredMachine, tuple[Architecture, ...] | None] | None = None,
+    *,
+    tells: bool = False,
 ) -> list[AskedPlan]:
     """One planning request per number of devices; PhazeError for invalid options, before slow work.
 
-    `on_chips` is a machine with chips, and those to choose from; default: those of --architecture.
+    `on_chips` is a machine with chips, and those to choose from; default: those of --architecture. With
+    `tells` a message names a system that is assumed to grow.
     """
     fixed = _fixable("--fix", request.fix)
     # Imported after the checks, so that misspelt options fail fast.
@@ -232,6 +233,11 @@ def questions_of(
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
+    if tells and (most := max(numbers)) > cluster.devices:
+        tell(
+            f"plan: {system} has {cluster.devices:,} devices; for {most:,} its outermost level is assumed to "
+            "grow, with the same bandwidth per device. If the network differs, change `devices` of its levels"
+        )
     # All numbers of devices train with the same batch, so that their answers compare.
     batch = options.batch_samples("plan", request.global_batch, request.batch_tokens, tokens, max(numbers))
     shared = {
@@ -244,18 +250,6 @@ def questions_of(
     for number in numbers:
         _check_widths(fixed, number)
     return [AskedPlan.parse({**shared, "devices": number}, "plan") for number in numbers]
-
-
-def _tell_growth(questions: Sequence[AskedPlan]) -> None:
-    """Tell the user if the largest number of devices exceeds that of the system."""
-    from phaze.spec.systems import load_cluster
-
-    system, most = questions[0].system, max(question.devices for question in questions)
-    if most > (devices := load_cluster(system)[0].devices):
-        tell(
-            f"plan: {system} has {devices:,} devices; for {most:,} its outermost level is assumed to "
-            "grow, with the same bandwidth per device. If the network differs, change `devices` of its levels"
-        )
 
 
 def _chips(architecture: str, system: str) -> tuple[StoredMachine, tuple[Architecture, ...] | None]:

@@ -17,6 +17,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import KIB, MIB, UM2_PER_MM2
 from phaze.cost.designs import design_ids
 from phaze.spec.architecture import (
+    GRID_SIZES,
     Architecture,
     AreaFigures,
     AreaPart,
@@ -291,7 +292,7 @@ def buffer_area_um2(capacity: Floats, figures: dict[float, float]) -> tuple[Floa
 
 
 def _names(frame: pd.DataFrame) -> list[str]:
-    columns = (frame[name] for name in ("num_tc", "num_vc", "pe_x", "pe_y", "glb_mib"))
+    columns = (frame[name] for name in GRID_SIZES)
     return [f"tc{tc}-vc{vc}-{x}x{y}-glb{glb:g}" for tc, vc, x, y, glb in zip(*columns, strict=True)]
 
 

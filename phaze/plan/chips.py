@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
@@ -21,7 +20,6 @@ from phaze.spec.training_plan import StoredMachine
 Chips = tuple[Architecture, ...]
 LABEL = "plan: --architecture"
 """Start of error messages."""
-NOTHING_SHARED: Mapping[str, float] = MappingProxyType({})
 FEWEST = 2
 """Minimum number of chips of a space."""
 
@@ -74,7 +72,7 @@ def chips_of(
 
 
 def architectures_of(
-    space: ArchitectureSpace, folder: Path = FOLDER, shared: Mapping[str, float] = NOTHING_SHARED
+    space: ArchitectureSpace, folder: Path = FOLDER, shared: Mapping[str, float] | None = None
 ) -> list[Architecture]:
     """Named architectures of a space, then those of its grid, each with its area.
 
@@ -94,5 +92,5 @@ def architectures_of(
     limit = space.area_limit_mm2
     area = load_architecture(limit, folder).model_dump() if isinstance(limit, str) else limit
     limit_um2 = area_limit_um2(area, technology)
-    grid = enumerate_grid(space.grid, technology.area_um2, limit_um2, "grid", shared=shared)
-    return chips + as_architectures(grid, shared)
+    grid = enumerate_grid(space.grid, technology.area_um2, limit_um2, "grid", shared=shared or {})
+    return chips + as_architectures(grid, shared or {})

@@ -148,6 +148,10 @@ class Grid(Noun):
         return self.model_copy(update={"glb_mib": inside})
 
 
+GRID_SIZES = ("num_tc", "num_vc", "pe_x", "pe_y", "glb_mib")
+"""Sizes by which the architectures of a grid differ, in the order of their names."""
+
+
 def shard_of(glb_mib: float) -> str:
     """Name of the shard to which a grid architecture belongs."""
     return "small-buffer" if glb_mib <= SHARD_BOUNDARY_MIB else "large-buffer"

@@ -30,7 +30,7 @@ from phaze.plan.bounds.chips import GROWING
 from phaze.plan.search.chips import ChipSearch
 from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.time_limit import TimeLimit
-from phaze.spec.architecture import Architecture, EnergyFigures, Technology
+from phaze.spec.architecture import GRID_SIZES, Architecture, EnergyFigures, Technology
 from phaze.spec.chip_choice import BoundForModel, ChipForModels, PlanOnChip
 from phaze.spec.files import FOLDER
 from phaze.spec.training_plan import AskedPlan
@@ -267,10 +267,9 @@ def _plan_on(
 
 def nearest_chip(chips: Sequence[Architecture], other: Architecture) -> Architecture:
     """Chip whose numbers of cores, arrays and buffer are nearest to those of another, by their ratios."""
-    names = ("num_tc", "num_vc", "pe_x", "pe_y", "glb_mib")
 
     def logs(chip: Architecture) -> Floats:
-        return np.log2([getattr(chip, name) for name in names], dtype=float)
+        return np.log2([getattr(chip, name) for name in GRID_SIZES], dtype=float)
 
     target = logs(other)
     return min(chips, key=lambda chip: float(np.abs(logs(chip) - target).sum()))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from phaze.base.units import digits, percent, signed
 from phaze.plan.answer.ranked_table import shape, wrapped
+from phaze.spec.architecture import GRID_SIZES
 from phaze.spec.chip_choice import ChipChoice, ChipForModels, PlanOnChip
 from phaze.spec.names import Rank
 
@@ -71,7 +72,7 @@ def _at_the_edge(choice: ChipChoice) -> Iterator[str]:
     grid, chip = choice.question.space.grid, choice.chosen.chip
     if grid is None:
         return
-    sizes = {name: getattr(grid, name) for name in ("num_tc", "num_vc", "pe_x", "pe_y", "glb_mib")}
+    sizes = {name: getattr(grid, name) for name in GRID_SIZES}
     ends = [
         f"{name} {value:g} is the {'largest' if value == max(values) else 'smallest'}"
         for name, values in sizes.items()
