@@ -29,10 +29,11 @@ from phaze.workload.workload import Layer, Workload, graph_table
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_CHIP_WORKLOADS = 1_200
+MOST_CHIP_WORKLOADS = 2_000
 """Maximum number of shards whose workloads stay in memory.
 
-The bounds of chips and the search lower the same shards: about 1,000 of a dense model on 1,024 devices.
+The bounds of chips and the search lower the same shards: about 1,000 of a dense model on 1,024 devices, and
+900 of the 13,435 of one with experts.
 """
 
 

@@ -76,7 +76,7 @@ TERMS = (
 )  # fmt: skip
 OF_NUMBERS = {"exchanged_pass_s"}
 """Terms of the price alone: bounds take the largest of `pass_sides_s`, below which no pass is."""
-OF_KERNELS = {"exposed_s", "hbm_share", "moved_s", "lost_share", "lost_to_messages"}
+OF_KERNELS = {"exposed_s", "least_exposed_s", "hbm_share", "moved_s", "lost_share", "lost_to_messages"}
 CONDITIONS = {"kept_apart", "takes_many_queues", "queues_conflict"}
 
 

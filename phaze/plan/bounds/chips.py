@@ -7,8 +7,9 @@ for a microbatch of b samples is a lower bound on a step:
     T ≥ B / (dp b) · Σ u / pp = B · tp · cp / (N b) · Σ u
 
 Here u is the lower bound of a layer's operators on the cores (`least_latencies`), so that no schedule is
-needed: the bound holds for every schedule, the shortest one included. The network, the pipeline,
-recomputation and memory are left out: the bounds of a single chip (`bounds.layouts`) have them.
+needed: the bound holds for every schedule, the shortest one included. It includes the exchanges of a layer's
+ranks, as far as no computation hides them. The pipeline, gradients, recomputation and memory are left out:
+the bounds of a single chip (`bounds.layouts`) have them.
 
 Chips that differ only in the fields of `GROWING` have a common bound: that of a chip with the largest value
 of each. More cores, a larger buffer and more HBM never make an operator slower (`cost.mapper.loads`), so that
@@ -21,22 +22,25 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
-from phaze.base.arrays import Floats
+from phaze.base.arrays import Floats, Ints
 from phaze.base.progress import counted
 from phaze.layout import SHARD_FIELDS, Layout
 from phaze.plan.bounds.shards import distinct_rows
-from phaze.plan.layers.scheduled import LayerSchedules
+from phaze.plan.layers.costs import Clocked
+from phaze.plan.layers.scheduled import LayerSchedules, WorkGraph, WorkGraphs, graph_of
 from phaze.plan.question import PlanQuestion
+from phaze.plan.terms.overlap import least_exposed_s
 from phaze.runtimes.grid import LayoutGrid
 from phaze.spec.system import Device
-from phaze.workload.operators import LayerPass
 from phaze.workload.workload import DIRECTIONS
 
-AT_ONCE = 500
-"""Maximum number of chips that are bounded in one batch, which limits memory use."""
+AT_ONCE = 1_000_000
+"""Maximum number of pairs of a graph and a chip that are bounded in one batch, which limits memory use."""
 GROWING = ("num_tc", "num_vc", "glb_mib", "hbm_gib")
 """Fields of which more never makes a step slower, in the order in which groups of chips are split."""
 ELEMENT_BYTES = Layout().bytes_per_element
@@ -91,31 +95,66 @@ class ChipBounds:
 
     def of(self, devices: Sequence[Device]) -> Floats:
         """Lower bound on the step time on every device, over all layouts, in seconds, (D,)."""
-        passes, counts, shards = self._passes
-        bounds_s = []
-        for part in counted(np.array_split(np.arange(len(devices)), -(-len(devices) // AT_ONCE)), "chips"):
+        bounds_s: Floats = self._shards_s(devices).min(axis=0)
+        return bounds_s
+
+    def families_s(self, device: Device) -> Floats:
+        """Lower bound on the step time of every layout of the grid on a device, in seconds, (F,)."""
+        bounds_s: Floats = self._shards_s([device])[self._shards.where, 0]
+        return bounds_s
+
+    def _shards_s(self, devices: Sequence[Device]) -> Floats:
+        """Lower bound on the step time of every shard on every device, in seconds, (S, D)."""
+        shards, parts_s = self._shards, list[Floats]()
+        parts = -(-len(devices) * shards.graphs.number // AT_ONCE)
+        for part in counted(np.array_split(np.arange(len(devices)), min(parts, len(devices))), "chips"):
             schedules = LayerSchedules(
                 tuple(devices[place] for place in part), self.question.machine.vector_cycles, ELEMENT_BYTES
             )
-            steps_s = np.zeros((shards[-1] + 1, len(part)))
-            np.add.at(steps_s, shards, np.array(counts)[:, None] * schedules.least_s(passes))
-            bounds_s.append(steps_s.min(axis=0))
-        return np.concatenate(bounds_s)
+            parts_s.append(shards.counts @ schedules.least_s(shards.graphs) + shards.sent_s[:, None])
+        return np.concatenate(parts_s, axis=1)
 
     @cached_property
-    def _passes(self) -> tuple[list[tuple[LayerPass, Layout]], list[float], list[int]]:
-        """Passes of the distinct layers of all shards, how often a step has each, and their shards."""
-        task = self.question.task
-        passes, counts, shards = list[tuple[LayerPass, Layout]](), list[float](), list[int]()
-        _, places, _ = distinct_rows(np.stack([getattr(self.grid, name) for name in SHARD_FIELDS], axis=1))
+    def _shards(self) -> _ShardGraphs:
+        """Graphs of the layers of all shards, with the number of each in a step."""
+        task, machine = self.question.task, self.question.machine
+        columns = np.stack([getattr(self.grid, name) for name in SHARD_FIELDS], axis=1)
+        _, places, where = distinct_rows(columns)
+        numbers: dict[WorkGraph, int] = {}
+        counts, sent_s = list[tuple[float, int, int]](), np.zeros(len(places))
+        schedules = LayerSchedules((), {}, ELEMENT_BYTES)
         for shard, place in enumerate(counted(places.tolist(), "shards")):
             layout = replace(self.grid.layout(place), pp=1, vp=1, dp=1, zero=0)
             workload = self.question.lowering(layout).workload(layout)
             # A microbatch of a layer occupies tp · cp of the devices, which share layers and batch.
-            share = layout.tp * layout.cp / (task.devices * layout.microbatch)
+            share = task.global_batch * layout.tp * layout.cp / (task.devices * layout.microbatch)
+            clocked = Clocked(machine, layout, schedules, self.question.lowering(layout).training.routing)
             for layer in workload.layers:
-                for direction in DIRECTIONS:
-                    passes.append((layer.pass_of(direction), layout))
-                    counts.append(task.global_batch * share * workload.counts[layer.name])
-                    shards.append(shard)
-        return passes, counts, shards
+                count = share * workload.counts[layer.name]
+                for layer_pass in map(layer.pass_of, DIRECTIONS):
+                    graph = numbers.setdefault(graph_of(layer_pass, layout), len(numbers))
+                    counts.append((count, shard, graph))
+                    parts = (
+                        part for operator in layer_pass.operators for part in operator.parts if part.axis
+                    )
+                    sent_s[shard] += count * least_exposed_s(clocked.by_axis(parts), layout, machine)
+        number, row, column = np.array(counts).T
+        shape = len(places), len(numbers)
+        return _ShardGraphs(
+            WorkGraphs.of(list(numbers)),
+            csr_array((number, (row.astype(int), column.astype(int))), shape),
+            sent_s,
+            where,
+        )
+
+
+class _ShardGraphs(NamedTuple):
+    """Operators of the passes of the distinct layers of all shards."""
+
+    graphs: WorkGraphs
+    counts: csr_array
+    """How often each pipeline rank runs each graph in a step, in the mean, (S, G)."""
+    sent_s: Floats
+    """Exposed time of the exchanges of layers in a step, in seconds, (S,)."""
+    where: Ints
+    """Shard of every layout of the grid, (F,)."""

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from phaze.base.arrays import Bools, Ints
+from phaze.base.arrays import Bools, Floats, Ints
 from phaze.layout import Layout
 from phaze.plan.bounds.layouts import LayoutBounds, bound_layouts, bounds_by
 from phaze.plan.bounds.shards import Common, ShardCosts
@@ -65,15 +65,22 @@ class LayoutFamilies:
     """Layout with the smallest memory shortfall in expanded families, with one (False) or several chunks."""
 
     @classmethod
-    def of(cls, question: PlanQuestion, space: Space) -> Self:
-        """Build the families of a layout space, not yet bounded; equivalent recompute options are dropped."""
+    def of(cls, question: PlanQuestion, space: Space, least_s: Floats | None = None) -> Self:
+        """Build the families of a layout space; equivalent recompute options are dropped.
+
+        `least_s` are lower bounds on their step times that are already known, (F,).
+        """
         repeats = question.repeats(space.families.recomputes)
         options = space.options & ~repeats
         nonempty: Bools = np.asarray(options.any(axis=1))
         distinct = ~repeats | repeats.all()
         recomputes = tuple(compress(space.families.recomputes, distinct))
-        every = replace(space.families.take(nonempty), recomputes=recomputes)
+        # A space that several searches share is not copied.
+        families = space.families if nonempty.all() else space.families.take(nonempty)
+        every = replace(families, recomputes=recomputes)
         bounds = LayoutBounds(*np.zeros((2, len(every))))
+        if least_s is not None:
+            bounds.time_s[:] = least_s[nonempty]
         bounded, sharpened, opened = np.zeros((3, len(every)), np.bool_)
         family = np.zeros(0, np.int64)
         grid = every.take(family)
@@ -84,9 +91,9 @@ class LayoutFamilies:
         """Unexpanded families that may fit and may beat `target_s`, by increasing bound."""
         return self.bounds.in_order(~self.opened & (self.bounds.time_s < target_s))
 
-    def bound(self) -> None:
-        """Compute a first bound for every family."""
-        self.sharpen(np.arange(len(self.every)), "tokens")
+    def bound(self, target_s: float) -> None:
+        """Compute a first bound for every unexpanded family that may beat `target_s`."""
+        self.sharpen(self.closed(target_s), "tokens")
 
     def sharpen(self, which: Ints, common: Common) -> None:
         """Raise the bounds of the given families, except those already raised."""

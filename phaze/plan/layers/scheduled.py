@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -46,6 +46,35 @@ WorkGraph = tuple[tuple[Work, ...], Edges]
 
 
 @dataclass(frozen=True, eq=False)
+class WorkGraphs:
+    """Graphs of operators by shape, with their operators as numbers, to bound them on many devices."""
+
+    number: int
+    """Number of graphs."""
+    works: tuple[Work, ...]
+    """Distinct operators of all graphs."""
+    shapes: Mapping[tuple[tuple[str, ...], Edges], tuple[Ints, Ints]]
+    """Indices of the graphs of each core types and edges, (P,), and those of their operators, (P, n)."""
+
+    @classmethod
+    def of(cls, graphs: Sequence[WorkGraph]) -> Self:
+        """Number the operators of graphs; a graph without operators has no shape."""
+        numbers: dict[Work, int] = {}
+        for works, _ in graphs:
+            for work in works:
+                numbers.setdefault(work, len(numbers))
+        shapes = {
+            shape: (
+                np.array(places),
+                np.array([[numbers[work] for work in graphs[place][0]] for place in places]),
+            )
+            for shape, places in _by_shape(graphs).items()
+            if shape[0]
+        }
+        return cls(len(graphs), tuple(numbers), shapes)
+
+
+@dataclass(frozen=True, eq=False)
 class LayerSchedules:
     """Cache of the schedules of operators; each distinct graph with its sizes is scheduled once.
 
@@ -60,20 +89,19 @@ class LayerSchedules:
     _spans_s: dict[WorkGraph, tuple[float, float]] = field(default_factory=dict)
     """Lower bound and makespan of the operators of a graph on the first device, in seconds."""
 
-    def least_s(self, passes: Sequence[tuple[LayerPass, Layout]]) -> Floats:
-        """Lower bound on the makespan of each pass on every device, in seconds, (P, D), without schedules."""
-        graphs = [_graph_of(layer_pass, layout) for layer_pass, layout in passes]
-        self._estimate(work for works, _ in graphs for work in works)
+    def least_s(self, graphs: WorkGraphs) -> Floats:
+        """Lower bound on the makespan of each graph on every device in seconds, (G, D), by closed forms."""
+        self._estimate(graphs.works)
+        one_s, all_s = (
+            np.array([times[column] for times in map(self._times.__getitem__, graphs.works)])
+            for column in range(2)
+        )
         counts = np.array([(device.num_tc, device.num_vc) for device in self.devices]).T
-        least_s = np.zeros((len(graphs), len(self.devices)))
-        for (cores, edges), places in _by_shape(graphs).items():
-            if not cores:
-                continue
-            times = np.array([[self._times[work][:2] for work in graphs[place][0]] for place in places])
-            # Rows are pairs of a pass and a device: (P, n, 2, D) becomes (2, P · D, n).
-            one_s, all_s = np.moveaxis(times, (2, 3), (0, 2)).reshape(2, -1, len(cores))
-            repeated = np.tile(counts, len(places))
-            bounds_s = least_latencies(cores, edges, one_s, all_s, *repeated)
+        least_s = np.zeros((graphs.number, len(self.devices)))
+        for (cores, edges), (places, works) in graphs.shapes.items():
+            # Rows are pairs of a graph and a device: (P, n, D) becomes (P · D, n).
+            times_s = (np.moveaxis(times[works], 2, 1).reshape(-1, len(cores)) for times in (one_s, all_s))
+            bounds_s = least_latencies(cores, edges, *times_s, *np.tile(counts, len(places)))
             least_s[places] = bounds_s.reshape(len(places), -1)
         return least_s
 
@@ -116,7 +144,7 @@ class LayerSchedules:
 
     def prepare(self, passes: Iterable[tuple[LayerPass, Layout]]) -> None:
         """Schedule several passes together, which is much faster than one by one."""
-        self._schedule([_graph_of(layer_pass, layout) for layer_pass, layout in passes])
+        self._schedule([graph_of(layer_pass, layout) for layer_pass, layout in passes])
 
     def _schedule(self, graphs: Sequence[WorkGraph]) -> None:
         """Find the makespans of graphs that are not known yet; those of one shape are found at once."""
@@ -159,7 +187,7 @@ class LayerSchedules:
             self._times.update({work: OperatorTimes(*times) for work, *times in columns})
 
 
-def _graph_of(layer_pass: LayerPass, layout: Layout) -> WorkGraph:
+def graph_of(layer_pass: LayerPass, layout: Layout) -> WorkGraph:
     """Operators of a whole pass of a layer, with its edges."""
     return tuple(work_of(operator, layout) for operator in layer_pass.operators), edges_of(layer_pass)
 

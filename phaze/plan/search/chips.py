@@ -10,6 +10,7 @@ gap.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from phaze.plan.machines import device_of
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.planned import LayoutPlans, PlannedLayout
 from phaze.plan.search.search import LayoutPlanner, LayoutSearch
-from phaze.runtimes.space import legal_space
+from phaze.runtimes.space import Space, legal_space
 from phaze.spec.system import Device
 from phaze.spec.training_plan import ChipOutcome, PlanCertificate
 
@@ -55,8 +56,13 @@ class ChipSearch:
 
     @cached_property
     def _bound(self) -> ChipBounds:
+        return ChipBounds(self.question_on(0), self._space.families)
+
+    @cached_property
+    def _space(self) -> Space:
+        """Layouts to choose from, the same on all chips."""
         question = self.question_on(0)
-        return ChipBounds(question, legal_space(question.runtime, question.task, self.planner.fixed).families)
+        return legal_space(question.runtime, question.task, self.planner.fixed)
 
     @cached_property
     def chip_bounds_s(self) -> Floats:
@@ -161,10 +167,14 @@ class ChipSearch:
         first = (self.search.fastest,) if self.best_s < inf else ()
         target_s, label = self._target_s, f"{group.envelope.name}: "
         planner = replace(self.planner, most_s=target_s, enough_s=target_s, gap=0.0, first=first, label=label)
-        search = planner.search(question)
+        search = planner.search(question, self._space, self._bound.families_s(group.envelope))
         search.run(1)
         # A schedule of the envelope that is not proven shortest may be longer than one of a smaller chip.
-        return max(group.bound_s, search.bound_s * (1 - (question.schedule_gap or 0.0)))
+        bound_s = max(group.bound_s, search.bound_s * (1 - (question.schedule_gap or 0.0)))
+        # Callbacks of a search refer to it, so that only the collector frees its costs: 150 MB of each group.
+        del search, question, planner
+        gc.collect()
+        return bound_s
 
     def _search(self, place: int, number: int) -> None:
         """Search the layouts of one chip, as far as they may be faster than the best plan so far."""
@@ -182,7 +192,8 @@ class ChipSearch:
         planner = replace(self.planner, most_s=self.best_s, label=label, on_better=note, first=first)
         if not self.searches:
             self.place = place
-        self.searches[place] = planner.search(self.question_on(place))
+        least_s = self._bound.families_s(self.chips[place]) if self.chips else None
+        self.searches[place] = planner.search(self.question_on(place), self._space, least_s)
         self.searches[place].run(number)
 
     def extend(self, rows: int) -> None:

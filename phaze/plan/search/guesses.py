@@ -56,10 +56,10 @@ class Guesses:
 
     def _simulate_first(self, families: Ints) -> bool:
         """Simulate layouts of these families by increasing bound until one fits; True if one does."""
-        every, bounds = self.families.every, self.families.bounds
+        every, bounds, most_s = self.families.every, self.families.bounds, self.contenders.distinct.most_s
+        families = families[bounds.time_s[families] < most_s]
         self.families.sharpen(families, "tokens")
-        may_win = bounds.time_s < self.contenders.distinct.most_s
-        families = families[(bounds.fits & may_win)[families]]
+        families = families[(bounds.fits & (bounds.time_s < most_s))[families]]
         families = families[np.argsort(bounds.time_s[families], kind="stable")]
         families = first_of_each(families, every.tp, every.zero, every.sequence_parallel)
         self.families.open(families)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze.base.arrays import Ints
+from phaze.base.arrays import Floats, Ints
 from phaze.base.progress import busy
 from phaze.base.units import GIB, percent
 from phaze.plan import effort
@@ -34,7 +34,7 @@ from phaze.plan.search.guesses import Guesses
 from phaze.plan.search.planned import DistinctPlans, LayoutPlans, PlannedLayout, undecided_layouts
 from phaze.plan.splits.split import Split
 from phaze.plan.time_limit import OutOfTime, TimeLimit, Work
-from phaze.runtimes.space import legal_space
+from phaze.runtimes.space import Space, legal_space
 from phaze.spec.names import GAP
 from phaze.spec.training_plan import TIE, PlanCertificate
 
@@ -71,11 +71,16 @@ class LayoutPlanner:
     enough_s: float = 0.0
     """Step time below which any plan ends the search: its bound cannot exclude such plans."""
 
-    def search(self, question: PlanQuestion) -> LayoutSearch:
-        """Search over the layouts of a question, not yet run."""
-        space = legal_space(question.runtime, question.task, self.fixed)
+    def search(
+        self, question: PlanQuestion, space: Space | None = None, least_s: Floats | None = None
+    ) -> LayoutSearch:
+        """Search over the layouts of a question, not yet run.
+
+        `space` has these layouts, and `least_s` lower bounds on their step times, if they are known.
+        """
+        space = space or legal_space(question.runtime, question.task, self.fixed)
         question.refuse_endless(space.families)
-        return LayoutSearch(question, LayoutFamilies.of(question, space), self)
+        return LayoutSearch(question, LayoutFamilies.of(question, space, least_s), self)
 
     def __call__(self, question: PlanQuestion) -> LayoutPlans:
         """Find the fastest plans; none if nothing fits."""
@@ -189,7 +194,7 @@ class LayoutSearch:
             return
         self.guesses.start()
         self.guesses.descend()
-        self.families.bound()
+        self.families.bound(self.target_s)
         if self.distinct.by_family:
             self.planner.on_better(self)  # with a first proof
         if self.planner.prove:
@@ -215,7 +220,7 @@ class LayoutSearch:
         """True if the bounds of families exclude that a layout beats the best plan of the other chips."""
         if self.planner.most_s == inf:
             return False
-        self.families.bound()
+        self.families.bound(self.target_s)
         self._sharpen()
         return not len(self.families.closed(self.target_s))
 

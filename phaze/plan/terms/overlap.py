@@ -233,3 +233,11 @@ def exposed_s(
         left_s = max(sent_s - core_s.sum() * (parts - 1) / parts, 0.0)
         exposed += longer_s(lost_share(machine), sent_s, left_s, hbm_share(core_s) * hbm_s) - sent_s
     return exposed
+
+
+def least_exposed_s(by_axis: Mapping[str, Floats], layout: Layout, machine: Machine) -> float:
+    """Lower bound on `exposed_s` in seconds, less what paired passes may hide, whatever the products take."""
+    shares = {axis: machine.stack.overlap_share(axis) for axis in ("tp", "ep")}
+    if layout.cp_kind not in ("all_gather", "a2a"):
+        shares["cp" if layout.cp_kind == "p2p" else "cp-ring"] = machine.stack.overlap_share("cp")
+    return sum(float(sent_s) * (1.0 - shares.get(axis, 0.0)) for axis, (sent_s, _) in by_axis.items())

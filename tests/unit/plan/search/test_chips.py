@@ -61,10 +61,12 @@ def alike_chips(rng: np.random.Generator, number: int) -> tuple[Architecture, ..
     )
 
 
-def planner_on(chips: tuple[Architecture, ...], gap: float = 0.0, layers: int = 2) -> TrainingPlanner:
-    """Return the planner of a small model on four of any of these chips."""
+def planner_on(
+    chips: tuple[Architecture, ...], gap: float = 0.0, layers: int = 2, **fields: object
+) -> TrainingPlanner:
+    """Return the planner of a small model on four of any of these chips; `fields` are of the question."""
     machine, _ = load_chips("tpu-v4", "tpu-v4")
-    fields = {"system": "tpu-v4", "stack": "chip", "runtime": "chip", "machine": machine, "rank": "expected"}
+    fields |= {"system": "tpu-v4", "stack": "chip", "runtime": "chip", "machine": machine, "rank": "expected"}
     fields |= {"devices": 4, "global_batch": 4, "sequence": 512, "chips": chips}
     return planner_of(layers=layers, gap=gap, **fields)
 
@@ -99,22 +101,26 @@ def test_the_best_chip_and_plan_are_those_of_brute_force() -> None:
             assert row.bound_s is None or row.bound_s <= time_s * (1 + 1e-9)
 
 
-def test_the_bound_of_a_chip_is_below_every_price_on_it() -> None:
-    """For chips, layouts and splits by lot; the bound counts no network and no pipeline."""
+@pytest.mark.parametrize("model", ["llama2-7b", "mixtral-8x7b"])
+def test_the_bound_of_a_layout_on_a_chip_is_below_every_price_of_it(model: str) -> None:
+    """For chips, layouts and splits by lot; the bound counts no pipeline, gradients or recomputation."""
     rng = np.random.default_rng(0)
-    planner = planner_on(drawn_chips(rng, 8))
-    questions = [*questions_on(planner)]
-    space = legal_space(questions[0].runtime, questions[0].task, {})
-    bounds_s = ChipBounds(questions[0], space.families).of([device_of(q.machine) for q in questions])
-    assert len(set(bounds_s.tolist())) > 1
-    grid = space.grid
-    for question, bound_s in zip(questions, bounds_s.tolist(), strict=True):
-        for place in rng.choice(len(grid), 20, replace=False).tolist():
-            layout, schedule = grid.layout(place), grid.schedule_of(place)
+    trained = load_transformer(model, "test").model_copy(update={"layers": 2})
+    questions = [*questions_on(planner_on(drawn_chips(rng, 8), model=trained))]
+    families = legal_space(questions[0].runtime, questions[0].task, {}).families
+    bounds = ChipBounds(questions[0], families)
+    devices = [device_of(question.machine) for question in questions]
+    chips_s = bounds.of(devices)
+    assert len(set(chips_s.tolist())) > 1
+    for question, device, chip_s in zip(questions, devices, chips_s.tolist(), strict=True):
+        families_s = bounds.families_s(device)
+        assert families_s.min() == pytest.approx(chip_s, rel=1e-12)
+        for place in rng.choice(len(families), min(20, len(families)), replace=False).tolist():
+            layout, schedule = families.layout(place), families.schedule_of(place)
             splits = [*divisions(layout, question.task.model.layers, question.runtime.recomputed_counts)]
             split = splits[int(rng.integers(len(splits)))]
             price = QuickPrice(planned(question, layout, schedule, *split), question.machine)
-            assert price.time_s >= bound_s * (1 - 1e-9)
+            assert price.time_s >= families_s[place] * (1 - 1e-9)
 
 
 def test_more_cores_buffer_or_memory_is_never_slower() -> None:

@@ -345,7 +345,7 @@ def test_no_bound_falls_when_a_family_is_expanded() -> None:
     for case, runtime in product(CASES.values(), RUNTIMES):
         question = case.question(runtime)
         families = LayoutFamilies.of(question, legal_space(question.runtime, question.task))
-        families.bound()
+        families.bound(inf)
         families.sharpen(np.arange(len(families.every)), "microbatch")
         bounds_s = families.bounds.time_s.copy()
         families.open(np.flatnonzero(families.bounds.fits))
