@@ -70,6 +70,11 @@ class PlanPhases:
         """True if the user ended the search."""
         return self._limit.interrupted
 
+    @property
+    def _complete(self) -> bool:
+        """True if the options ask for all parts of the answer."""
+        return self.options.why or self.options.as_json or self.options.page is not None
+
     def answer(self) -> TrainingPlan | UnfitPlan:
         """Search in phases, each named by the progress line; the file has the best answer so far."""
         from phaze.plan.answer.answer import plan_count
@@ -89,6 +94,7 @@ class PlanPhases:
         if first.format == "phaze-plan" and sys.stderr.isatty():
             self._tell_plan("best", search)
         with busy("searching the next best plans"):
+            planner.try_fastest_expected(search, with_all=self._complete)
             search.extend(top)
         with busy("comparing with recipes, measured runs and other assumptions"):
             plans = planner.safest_first(search.plans(number, top))
@@ -150,8 +156,7 @@ class PlanPhases:
     def _completed(self, answer: TrainingPlan, plans: LayoutPlans) -> TrainingPlan:
         """The answer with the results of further searches, as far as they were requested."""
         options = self.options
-        complete = options.why or options.as_json or options.page is not None
-        answer = self._planner.further(answer, plans, with_all=complete, with_why=options.why)
+        answer = self._planner.further(answer, plans, with_all=self._complete, with_why=options.why)
         if options.measure_first:
             sentences = self._planner.measure_first(plans, len(answer.alternatives))
             answer = answer.model_copy(update={"measure_first": tuple(sentences)})

@@ -16,6 +16,7 @@ from phaze.plan.question import PlanQuestion
 from phaze.plan.search.planned import DistinctPlans, PlannedLayout
 from phaze.plan.splits.event_program import Flow
 from phaze.plan.splits.search import SplitSearch, TimedSplit
+from phaze.plan.splits.split import Split
 from phaze.plan.time_limit import Work
 from phaze.runtimes.grid import LayoutGrid
 from phaze.spec.names import GAP
@@ -158,6 +159,11 @@ class Contenders:
             for place in others:
                 self.searches[place].try_blocks(self._splits[shape].split.blocks)
                 self._record(place)
+
+    def try_split(self, place: int, split: Split) -> None:
+        """Simulate a pipeline split of a layout, with more recomputed layers if it does not fit."""
+        self.search_of(place, simple=True).try_split(split.blocks, split.recomputed)
+        self._record(place)
 
     def lighten(self, family: int) -> None:
         """Try the pipeline split of a family's plan with its other options and fewer recomputed blocks."""

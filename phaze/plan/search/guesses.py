@@ -66,7 +66,7 @@ class Guesses:
         return self.simulate(families)
 
     def try_plan(self, plan: PlannedLayout) -> None:
-        """Simulate the layout of a plan that was found by other estimates, with any recompute that fits."""
+        """Simulate the layout of a plan found by other estimates, as it is and with any recompute."""
         every, layout = self.families.every, plan.layout
         schedule, cp_kind = every.schedules.index(plan.schedule), every.cp_kinds.index(layout.cp_kind)
         fields = vars(layout) | {"schedule": schedule, "cp_kind": cp_kind}
@@ -74,6 +74,9 @@ class Guesses:
         family = np.flatnonzero(np.all(same, axis=0))
         self.families.open(family)
         self.simulate(family)
+        for place in np.flatnonzero(np.isin(self.families.family, family)).tolist():
+            if self.contenders.grid.layout(place).recompute == layout.recompute:
+                self.contenders.try_split(place, plan.split)
 
     def descend(self) -> None:
         """Move to faster neighbours from the fastest plan of each pipeline depth (local search)."""

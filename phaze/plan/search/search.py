@@ -246,6 +246,11 @@ class LayoutSearch:
         if undecided:
             self.contenders.climb(effort.MOST_CLIMBED)
 
+    def try_plan(self, plan: PlannedLayout) -> None:
+        """Simulate the layout of a plan found by other estimates; the bound holds whatever comes of it."""
+        self.guesses.try_plan(plan)
+        self._lighten(1)
+
     def extend(self, rows: int) -> None:
         """Continue the search until no other layout can be faster than the last of `rows` table rows."""
         if rows > 1 and self.distinct.by_family:

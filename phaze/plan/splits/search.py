@@ -302,7 +302,7 @@ class SplitSearch:
 
     def try_blocks(self, blocks: Numbers) -> None:
         """Simulate a pipeline split, with as many recomputed layers as it needs to fit."""
-        self._try(blocks, (0,) * self.staged.count)
+        self.try_split(blocks, (0,) * self.staged.count)
 
     def _try_cuts(self) -> None:
         """Simulate pipeline splits with stage ends close to those of the best fractional solution.
@@ -328,7 +328,7 @@ class SplitSearch:
     def _try_point(self, point: Floats) -> None:
         """Simulate a pipeline split near a fractional solution of layers and recomputed layers."""
         _, n, k = np.split(self._program.by_stage(point), [1, 1 + len(self._program.totals)], axis=1)
-        self._try(*self._program.rounded(n, k))
+        self.try_split(*self._program.rounded(n, k))
 
     def _cut_first(self) -> None:
         """Simulate a split and add cuts near a known flow's solution, or else near equal stages."""
@@ -366,7 +366,7 @@ class SplitSearch:
         close = time_s <= answer.bound * (1 + CLOSE)
         if exact or close:
             simulated = len(self._tried)
-            self._try(*self._program.rounded(n, k))
+            self.try_split(*self._program.rounded(n, k))
             # No path through this point is longer than the bound: no further cut can raise it.
             self.done |= exact and close and len(self._tried) == simulated
         self.relaxed |= close and not exact
@@ -378,7 +378,7 @@ class SplitSearch:
         self._program.add_cut(self.paths.cut(timeline))
         return timeline.time_s
 
-    def _try(self, blocks: Numbers, recomputed: Numbers) -> None:
+    def try_split(self, blocks: Numbers, recomputed: Numbers) -> None:
         """Simulate a pipeline split; while it does not fit, recompute or move layers and try again."""
         if self.staged.partial and not any(recomputed):  # otherwise it is a layout without recompute
             fullest = int(np.argmax(blocks))

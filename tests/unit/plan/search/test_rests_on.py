@@ -16,6 +16,7 @@ from phaze.plan.answer.what_if import made_to_fit
 from phaze.plan.machines import device_of, load_machine, proven
 from phaze.plan.pricing.price import price
 from phaze.plan.question import PlanQuestion
+from phaze.plan.search.guesses import Guesses
 from phaze.plan.search.planned import LayoutPlans
 from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.splits.split import even_split
@@ -157,6 +158,27 @@ def test_a_plan_with_less_expected_time_is_named_although_the_short_search_misse
     assert least_s < plan.time_s
     assert plan.prudence is not None
     assert f"expected {least_s:.4g} s" in plan.prudence
+
+
+def test_a_plan_that_is_faster_by_both_times_becomes_plan_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search with fewer guesses misses the plan of a short one by expected time; its bound still holds."""
+    fields = {"devices": 16, "global_batch": 16, "rank": "prudent", "fixed": {"pp": 2}}
+    planner = planner_of(gap=0.9, sequence=8192, **fields)
+    (faster,) = planner._fastest_expected
+    time_s = PricedLayout.of(planner.expected, faster).priced_for(planner.question).price.time_s
+    with monkeypatch.context() as fewer:
+        for name in ("descend", "try_groups"):
+            fewer.setattr(Guesses, name, lambda _: None)
+        (search := planner.search_chips()).run(1)
+    missed_s, bound_s = search.best_s, search.bound_s
+    assert bound_s < time_s < missed_s
+    planner.try_fastest_expected(search, with_all=True)
+    plan = planner.answer(search.plans(1))
+    assert isinstance(plan, TrainingPlan)
+    assert plan.prudent_s == pytest.approx(search.best_s)
+    assert search.best_s <= time_s * (1 + TIE)
+    assert plan.certificate.bound_s == pytest.approx(bound_s)
+    assert plan.certificate.gap == pytest.approx(1 - bound_s / search.best_s)
 
 
 def _with_memory(plans: list[PricedLayout], hbm_gib: float) -> list[PricedLayout]:
