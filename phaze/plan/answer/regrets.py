@@ -149,14 +149,14 @@ class Regrets:
             takes = f"plan 1 does not fit, unlike {self.name(fastest, shown)}"
         sentence = f"The choice rests on {self.decisive}: if {self.scenarios[place].words}, {takes}."
         if not np.isfinite(worst[safest]):
-            return f"{sentence} No plan fits under {assumed}."
+            return f"{sentence} None of the first {compared} fits under {assumed}."
         if safest == 0:
             return (
                 f"{sentence} Plan 1 is still the safe one: every other of the first {compared} may lose more."
             )
         return (
             f"{sentence} Safe is {self.name(safest, shown)}: at most {percent(worst[safest])} longer than "
-            f"the fastest under {assumed}."
+            f"the fastest of the first {compared} under {assumed}."
         )
 
     def measure_first(self, shown: int) -> Iterator[str]:
