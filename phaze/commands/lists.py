@@ -120,11 +120,10 @@ def _systems() -> Iterator[Row]:
 
 
 def _levels(value: object) -> str:
-    """Format network levels, innermost first."""
+    """Format network levels, innermost first, such as `8 at 450, 1,024 at 50.0 GB/s`."""
     assert isinstance(value, list)
-    return ", ".join(
-        f"{level['devices']:,} at {digits(level['bandwidth_bytes_per_s'] / 1e9)} GB/s" for level in value
-    )
+    levels = (f"{level['devices']:,} at {digits(level['bandwidth_bytes_per_s'] / 1e9)}" for level in value)
+    return f"{', '.join(levels)} GB/s"
 
 
 def devices(text: NameArgument = "", as_json: JsonOption = False) -> None:

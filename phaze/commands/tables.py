@@ -92,8 +92,13 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Titled], width: int = WIDE
     # Sources stand last: without room for them and the text before, the other texts matter more.
     drops = wrapping > 1 and columns[-1].wraps and room < 2 * LEAST * wrapping
     printed = columns[:-1] if drops else columns
+    cuts = [column for column in printed if column.wraps]
+    whole = [column for column in printed if column not in cuts[-1:]]
+    # Only the last text is cut if the others leave room for it.
+    if wide.measure(_table(rows, whole, fits=True)).maximum + LEAST <= width:
+        cuts = cuts[-1:]
     with lines.capture() as captured:
-        lines.print(_table(rows, printed, fits=True, cuts=[column for column in printed if column.wraps]))
+        lines.print(_table(rows, printed, fits=True, cuts=cuts))
     text = captured.get()
     typer.echo("\n".join(line.rstrip() for line in text.splitlines()))
     if drops or text.count(ELLIPSIS) > sum(

@@ -46,7 +46,14 @@ def test_sizes_are_those_of_the_publications() -> None:
     assert h100["peak_flops_per_s"] == pytest.approx(989e12, rel=1e-3)
     h100, *_ = json.loads(printed("systems", "Megatron-LM benchmarks", "--json"))
     assert [level["devices"] for level in h100["levels"]] == [8, 6144]
-    assert "8 at 450 GB/s, 6,144 at 50.0 GB/s" in printed("systems", "Megatron-LM benchmarks")
+    assert "8 at 450, 6,144 at 50.0 GB/s" in printed("systems", "Megatron-LM benchmarks")
+
+
+def test_only_sources_are_cut_where_there_is_room_for_networks() -> None:
+    _, *lines = printed("systems").splitlines()
+    assert all(line.split("GB/s")[0].count("…") == 0 for line in lines if "GB/s" in line)
+    rows = json.loads(printed("systems", "--json"))
+    assert sum("GB/s" in line for line in lines) == sum(bool(row["levels"]) for row in rows)
 
 
 def test_recipes_name_layout_and_publication() -> None:
