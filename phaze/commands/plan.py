@@ -67,7 +67,8 @@ def answer_request(request: PlanOptions) -> None:
         if not request.as_json and None in (request.sequence, request.global_batch, *failures):
             from phaze.plan.answer.ranked_table import wrapped
 
-            typer.echo(wrapped(_defaults(phases[0].question, request), PIPED))
+            questions = [phase.question for phase in phases]
+            typer.echo(wrapped(_defaults(questions, request), PIPED))
         if all(answer.format == "phaze-no-plan" for answer in answers):
             for out in filter(None, (request.page, request.out, request.write_input)):
                 typer.echo(f"plan: {out} was not written: there is no plan", err=True)
@@ -151,15 +152,17 @@ def _samples(sequence: int, devices: int) -> int:
     return nearest_batch(max(BATCH_TOKENS, DEVICE_TOKENS * devices) / sequence, devices)
 
 
-def _defaults(question: AskedPlan, request: PlanOptions) -> str:
-    """Line that lists the defaults used, written as options."""
+def _defaults(questions: Sequence[AskedPlan], request: PlanOptions) -> str:
+    """Line that lists the defaults used, written as options; all questions have one batch."""
+    question, devices = questions[0], max(question.devices for question in questions)
     defaults = [] if request.sequence is not None else [f"--sequence {question.sequence}"]
     if request.global_batch is None:
         tokens, tokens_asked = question.global_batch * question.sequence, request.batch_tokens
         size = f"{tokens / 2**20:.3g} Mi tokens"
-        if tokens_asked is not None:
-            replicas = gcd(question.global_batch, question.devices)
-            size = f"{tokens:,} of {tokens_asked:,} tokens, which up to {replicas:,} replicas share equally"
+        size = size if tokens_asked is None else f"{tokens:,} of {tokens_asked:,} tokens"
+        # An odd number of samples is the nearest one that the devices can share.
+        if tokens_asked is not None or tokens % 2**20:
+            size += f", which up to {gcd(question.global_batch, devices):,} replicas share equally"
         defaults.append(f"--global-batch {question.global_batch} ({size})")
     if question.precision == PRECISION:
         defaults.append(f"--precision {question.precision}")

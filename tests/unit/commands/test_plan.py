@@ -334,6 +334,17 @@ def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
     assert_refused("-o accepts one number of devices", "plan", model, *options, "-o", tmp_path / "plan.json")
 
 
+def test_a_default_batch_that_devices_share_is_named_with_its_reason(model: str) -> None:
+    options = "--fix pp=1,cp=1,tp=1,microbatch=1 --top 1"
+    for gpus, reason in (("8xH100", ""), ("8,18xH100", ", which up to 18 replicas share equally")):
+        defaults = " ".join(invoke(f"plan {model} --gpus {gpus} {options}").stdout.split())
+        size = re.search(r"--global-batch (\d+) \(([\d.]+) Mi tokens(.*?)\)", defaults)
+        assert size is not None
+        assert int(size[1]) % int(gpus.partition("x")[0].split(",")[-1]) == 0
+        assert float(size[2]) == pytest.approx(int(size[1]) * 64 / 2**20, rel=1e-2)
+        assert size[3] == reason
+
+
 def test_several_sizes_name_plans_that_surely_fit_and_why_an_interval_is_wide(
     planned: tuple[Result, Path],
 ) -> None:
