@@ -336,7 +336,7 @@ def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
 
 def test_a_default_batch_that_devices_share_is_named_with_its_reason(model: str) -> None:
     options = "--fix pp=1,cp=1,tp=1,microbatch=1 --top 1"
-    for gpus, reason in (("8xH100", ""), ("8,18xH100", ", which up to 18 replicas share equally")):
+    for gpus, reason in (("8xH100", ""), ("8,24xH100", ", which up to 24 replicas share equally")):
         defaults = " ".join(invoke(f"plan {model} --gpus {gpus} {options}").stdout.split())
         size = re.search(r"--global-batch (\d+) \(([\d.]+) Mi tokens(.*?)\)", defaults)
         assert size is not None
