@@ -123,9 +123,11 @@ def status_of(low_gib: float, high_gib: float, device: Device) -> str:
     if low_gib > usable_gib * (1 + ROUNDING):
         return f"{UNFIT}: needs {low_gib:.1f} GiB or more of {hbm_gib:g} GiB"
     if high_gib > usable_gib * (1 + ROUNDING):
+        # Devices of other vendors than NVIDIA have no published share of their driver.
+        driver = f"keeps {device.driver_gib:g}" if device.driver_gib else "is assumed to keep none"
         return (
             f"may fit: needs {low_gib:.1f} to {high_gib:.1f} GiB; "
-            f"{usable_gib:.4g} of {hbm_gib:g} GiB are usable"
+            f"{usable_gib:.4g} of {hbm_gib:g} GiB are usable, as the driver {driver}"
         )
     return OK
 
