@@ -106,11 +106,18 @@ def emit(request: EmitOptions) -> None:
         typer.echo(f"emit: {planned}: {replayed.figures}", err=True)
     output = emitted(Recipe.of(plan), runtime, plan.question)
     # The first file goes to --out or standard output, further files next to it under their own names.
+    written = list[str]()
     for number, (name, text) in enumerate(output.files.items()):
         path = out if out is None or not number else out.with_name(name)
         if number and out is not None:
             refuse_outputs(path, reads=(planned, out))
         write_or_print(text, path)
+        written += [str(path)] * (path is not None)
+    if written:
+        question = plan.question
+        typer.echo(
+            f"{', '.join(written)}: {question.model.name} on {question.devices:,} devices for {runtime}"
+        )
     for sentence in output.notes:
         typer.echo(sentence, err=True)
 
@@ -148,8 +155,14 @@ def _emit_program(stages: Path, runtime: str, map_file: Path | None, out: Path |
     from phaze.spec.mapping import StoredMapping
     from phaze.spec.stages import StoredStages
 
-    read = read_as(StoredStages, stages), read_as(StoredMapping, map_file)
-    write_or_print(pipeline_program(*read, stages, map_file), out)
+    read, mapping = read_as(StoredStages, stages), read_as(StoredMapping, map_file)
+    write_or_print(pipeline_program(read, mapping, stages, map_file), out)
+    if out is not None:
+        number, replicas = len(read.stages), read.replicas
+        start = f"torchrun --nproc-per-node {number * replicas} {out} --steps 20 --check"
+        typer.echo(
+            f"{out}: {number} stages × {replicas} replica{'s' * (replicas > 1)}; start it with {start}"
+        )
 
 
 def refuse_unwritten(plan: TrainingPlan, planned: Path | str, runtime: str) -> None:

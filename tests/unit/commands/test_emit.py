@@ -24,7 +24,8 @@ def test_what_a_runtime_is_told_is_read_back_as_the_same_run(runtime: str, tmp_p
     plan, told, row = tmp_path / "plan.json", tmp_path / "FLAGS.txt", tmp_path / "run.csv"
     command = f"plan llama-3.1-8b {MACHINE} --runtime {runtime} --fix {FIXED} --top 1 -o {plan}"
     assert invoke(command).exit_code == 0
-    assert invoke(f"emit {plan} --for {runtime} -o {told}").exit_code == 0
+    emitted = invoke(f"emit {plan} --for {runtime} -o {told}").stdout
+    assert emitted == f"{told}: llama-3.1-8b on 16 devices for {runtime}\n"
     found = invoke_json(f"read {told} --for {runtime} --gpus 16xh100 -o {row}", *TOLD[runtime])
     planned = json.loads(plan.read_text())
     assert found["time_s"] == planned["time_s"]

@@ -282,6 +282,10 @@ def test_an_emitted_program_is_python_with_the_plan_in_it(folder: Path) -> None:
     assert constants["INPUTS"] == (("real", (3,)),)
     assert constants["MICROBATCHES"] == constants["MICROBATCH"] == 2
     compile(text, "pipe.py", "exec")
+    written = invoke("emit stages.json --map map.json --for torch -o pipe.py").stdout
+    start = "torchrun --nproc-per-node 2 pipe.py --steps 20 --check"
+    assert written == f"pipe.py: 2 stages × 1 replica; start it with {start}\n"
+    assert Path("pipe.py").read_text() == text
 
 
 def test_what_cannot_be_emitted_is_named(folder: Path) -> None:
