@@ -2,6 +2,7 @@
 
 import re
 import reprlib
+from textwrap import fill
 from typing import TextIO
 
 UNSEEN = re.compile(
@@ -12,6 +13,8 @@ LONGEST_WORD, LONGEST_LINE = 300, 1000
 """Maximum length of a word and of a line in an error message."""
 LONGEST_REMARK = 2000
 """Maximum length of a line in other messages, which may list all flags of a run."""
+COLUMNS, PIPED = 80, 100
+"""Widths to which sentences are wrapped: those of an answer; messages, and rows of tables in a pipe."""
 LONGEST_KEY = 80
 """Maximum length of a key in a message, in characters."""
 SHORT = reprlib.Repr()
@@ -28,6 +31,13 @@ def short(value: object) -> str:
 def printable(text: str) -> str:
     r"""Text with control characters escaped as in JSON, such as \u001b; JSON text stays equivalent."""
     return UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def wrapped(sentence: str, columns: int = COLUMNS, indent: int = 2) -> str:
+    """Wrap a sentence to a width, never before a percent sign; later lines are indented."""
+    joined, later = sentence.replace(" %", "\u00a0%"), " " * indent
+    lines = fill(joined, columns, subsequent_indent=later, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\u00a0%", " %")
 
 
 def one_line(text: str) -> str:

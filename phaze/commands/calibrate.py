@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import wrapped
 from phaze.base.units import percent
 from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_unread, telling
@@ -132,7 +133,6 @@ def _constant(fitted: FittedConstant) -> dict[str, object]:
 
 def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
     """Text of a fit in three groups: constants, errors, and notes on the runs, then the file."""
-    from phaze.plan.answer.ranked_table import wrapped
     from phaze.validate.own_runs import in_words
 
     part = "" if fit.rows == len(measured.rows) else f", fitted to {fit.rows} of them"

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import PIPED
 from phaze.base.units import UM2_PER_MM2, digits
 from phaze.commands.options import JsonOption
-from phaze.commands.tables import PIPED, Titled, counts, print_rows
+from phaze.commands.tables import Titled, counts, print_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands.tables import PIPED
+from phaze.base.printed import PIPED, wrapped
 from phaze.commands.terminal import is_rich, live_line, tell
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ PICTURES = (".svg", ".png", ".pdf")
 
 def _tell_progress(text: str) -> None:
     """Print a message on progress, in lines of the width of pipes."""
-    from phaze.plan.answer.ranked_table import wrapped  # only here: other commands need no plans
-
     tell(wrapped(f"progress: {text}", PIPED))
 
 

@@ -12,6 +12,7 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
+from phaze.base.printed import PIPED, wrapped
 from phaze.base.progress import counted
 from phaze.commands import options
 from phaze.commands.fields import layout_fields, set_fields
@@ -19,7 +20,6 @@ from phaze.commands.options import RuntimeOption
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, telling
 from phaze.commands.plan_options import PANELS, PlanOptions
 from phaze.commands.plan_phases import PlanPhases
-from phaze.commands.tables import PIPED
 from phaze.commands.terminal import tell
 from phaze.spec.names import PRECISION, RANK
 from phaze.spec.questions import FAILURE_DEFAULTS, RunFields
@@ -65,8 +65,6 @@ def answer_request(request: PlanOptions) -> None:
             typer.echo(_in_words(phases, answers))
         failures = () if request.mtbf_hours is None else (request.checkpoint_s, request.restart_s)
         if not request.as_json and None in (request.sequence, request.global_batch, *failures):
-            from phaze.plan.answer.ranked_table import wrapped
-
             questions = [phase.question for phase in phases]
             typer.echo(wrapped(_defaults(questions, request), PIPED))
         if all(answer.format == "phaze-no-plan" for answer in answers):

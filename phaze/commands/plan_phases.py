@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
+from phaze.base.printed import PIPED, wrapped
 from phaze.base.progress import busy
 from phaze.commands.output import stop_gently, telling
-from phaze.commands.tables import PIPED
 from phaze.commands.terminal import tell
 
 if TYPE_CHECKING:
@@ -110,13 +110,12 @@ class PlanPhases:
 
     def in_words(self, answer: TrainingPlan | UnfitPlan) -> str:
         """Text of the answer, with the parts that the options ask for."""
-        from phaze.plan.answer.ranked_table import wrapped
         from phaze.plan.answer.words import evidence_in_words, in_words, unfit_in_words
 
         if answer.format == "phaze-no-plan":
             return unfit_in_words(answer)
         device = self._planner.stored.stored_machine().device
-        near = [wrapped(line, PIPED) for line in evidence_in_words(answer) if self.options.evidence]
+        near = evidence_in_words(answer) if self.options.evidence else ()
         return "\n".join([in_words(answer, device, why=self.options.why), *near])
 
     def _report(self, search: ChipSearch) -> None:
@@ -139,7 +138,6 @@ class PlanPhases:
     def _tell_plan(self, which: Literal["first", "better", "best"], search: ChipSearch) -> None:
         """Report the fastest plan so far on standard error."""
         from phaze.plan.answer.priced import PricedLayout
-        from phaze.plan.answer.ranked_table import wrapped
         from phaze.plan.answer.words import better_line
 
         shape = PricedLayout.of(search.question, search.fastest).shape

@@ -25,8 +25,6 @@ LEAST = 10
 """Minimum width of a text column that wraps, including the space before it."""
 WIDE = 10_000
 """Line width at which no line wraps, to measure columns."""
-PIPED = 100
-"""Line width for pipes and files, where a row stays on one line and long texts are cut."""
 
 
 def number(value: object) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from phaze.base.printed import EscapedStream, printable, shortened
+from phaze.base.printed import PIPED, EscapedStream, printable, shortened, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -48,11 +48,12 @@ def paragraphs(verb: Callable[..., Any]) -> str:
 
 
 def tell_labelled(label: str, text: str) -> None:
-    """Print a line with a label on standard error; a terminal shows the label in its colour."""
+    """Print a line with a label on standard error; a terminal wraps it and shows the label in its colour."""
     line = shortened(f"{label}: {text}")
-    if not is_rich(sys.stderr):
+    if not is_rich(sys.stderr):  # a log is searched by lines
         typer.echo(line, err=True)
         return
+    line = wrapped(line, min(PIPED, get_terminal_size().columns))
     styled = typer.style(f"{label}:", fg=LABELS[label], bold=True)
     typer.echo(styled + line.removeprefix(f"{label}:"), file=unescaped(sys.stderr))
 

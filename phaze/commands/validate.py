@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import PIPED, wrapped
 from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_unread, telling
-from phaze.commands.tables import PIPED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -219,7 +219,6 @@ def _parts_shown() -> str:
     """Errors of every part of the cost model on measured kernels, and the sources of each fitted constant."""
     import pandas as pd
 
-    from phaze.plan.answer.ranked_table import wrapped
     from phaze.spec.measured import PublishedRuns
     from phaze.validate.parts.registry import PARTS, kernel_files
     from phaze.validate.parts.scores import compare
@@ -293,8 +292,6 @@ def scores_as_json(scores: pd.DataFrame, runs: pd.DataFrame) -> str:
 
 
 def _shown(scores: pd.DataFrame, columns: dict[str, str]) -> str:
-    from phaze.plan.answer.ranked_table import wrapped
-
     refused = [
         wrapped(f"{source!s}: refused {reason!s}", PIPED)
         for source, reason in zip(scores["source"], scores["refused"], strict=True)

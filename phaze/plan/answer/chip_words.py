@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from phaze.base.printed import wrapped
 from phaze.base.units import digits, percent, signed
-from phaze.plan.answer.ranked_table import shape, wrapped
+from phaze.plan.answer.ranked_table import shape
 from phaze.spec.architecture import GRID_SIZES
 from phaze.spec.chip_choice import ChipChoice, ChipForModels, PlanOnChip
 from phaze.spec.names import Rank

@@ -13,12 +13,12 @@ from functools import cached_property
 from itertools import combinations
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import wrapped
 from phaze.base.units import percent, signed
 from phaze.layout import Layout
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.answer.answer import question_of
 from phaze.plan.answer.priced import PricedLayout
-from phaze.plan.answer.ranked_table import wrapped
 from phaze.plan.answer.words import cluster_in_words, table
 from phaze.plan.pricing.runs import Run
 from phaze.plan.question import PlanQuestion

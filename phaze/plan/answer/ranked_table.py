@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
-from textwrap import fill
 
+from phaze.base.printed import COLUMNS, wrapped
 from phaze.base.units import percent
 from phaze.layout import MODEL_WIDTHS, SHARED_OPTIONS, Layout, named_widths
 from phaze.plan.terms.memory import OK, status_of
@@ -13,8 +13,6 @@ from phaze.runtimes.layout_string import blocks_of, equal_counts, stages_of
 from phaze.spec.system import Device
 from phaze.spec.training_plan import ChosenLayout, RankedPlan
 
-COLUMNS = 80
-"""Line width of a terminal, in characters."""
 FIGURES = ("", "expected", "MFU", "GiB", "bubble", "comm")
 NEGLIGIBLE = 1e-3
 """Share of the step time below which a part is not listed."""
@@ -144,10 +142,3 @@ def unusual(layout: ChosenLayout) -> Iterator[str]:
     for name in SHARED_OPTIONS:
         if getattr(layout, name) != getattr(Layout(), name):
             yield f"{name} {getattr(layout, name)}"
-
-
-def wrapped(sentence: str, columns: int = COLUMNS) -> str:
-    """Wrap a sentence to a width, never before a percent sign."""
-    joined = sentence.replace(" %", "\u00a0%")
-    lines = fill(joined, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return lines.replace("\u00a0%", " %")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
 
+from phaze.base.printed import PIPED, wrapped
 from phaze.base.units import digits, percent, signed
 from phaze.plan.answer.assumptions import OPTIMISTIC
 from phaze.plan.answer.ranked_table import (
@@ -15,7 +16,6 @@ from phaze.plan.answer.ranked_table import (
     ranked_table,
     row_status,
     shape,
-    wrapped,
 )
 from phaze.plan.terms.memory import OK
 from phaze.plan.time_limit import INTERRUPTED, TIME_LIMIT
@@ -396,11 +396,12 @@ def _runs_of_stages(stages: Sequence[StageShare]) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table with aligned columns; the last cell of a row may be longer."""
+    """Yield the lines of a table with aligned columns; the last cell of a row may be several lines."""
     widths = [max(len(row[i]) for row in rows if len(row) > i + 1) for i in range(len(rows[0]) - 1)]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-        yield "  ".join([*cells, row[-1]]).rstrip()
+        indent = sum(len(cell) + 2 for cell in cells)
+        yield wrapped("  ".join([*cells, row[-1]]), PIPED, indent).rstrip()
 
 
 def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:

@@ -12,11 +12,11 @@ import pytest
 from typer import BadParameter
 from typer.testing import Result
 
+from phaze.base.printed import PIPED
 from phaze.base.units import digits
 from phaze.commands.options import money
 from phaze.commands.plan import prepared
 from phaze.commands.plan_options import PlanOptions
-from phaze.commands.tables import PIPED
 from phaze.plan.answer.ranked_table import ranked_table
 from phaze.plan.answer.words import (
     explained,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from phaze.base.printed import COLUMNS, PIPED
 from phaze.base.units import GIB
 from phaze.plan.answer.priced import PricedLayout
-from phaze.plan.answer.ranked_table import COLUMNS, ranked_table
+from phaze.plan.answer.ranked_table import ranked_table
+from phaze.plan.answer.words import table
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.search import LayoutPlanner
@@ -53,3 +55,13 @@ def test_a_row_whose_range_ends_above_the_memory_may_fit() -> None:
         used = UsedGib(low=low, expected=low, high=high)
         line = [*ranked_table([row.model_copy(update={"in_use_gib": used})], device)][1]
         assert line.endswith(f"  none{note}")
+
+
+def test_a_row_that_is_too_wide_continues_below_its_last_cell() -> None:
+    layout = " ".join(f"field{i} {i}" for i in range(12))
+    head, *lines = "\n".join(table([["devices", "step", "layout"], ["64", "18.17 s", layout]])).splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= PIPED
+    assert " ".join(" ".join(lines).split()) == f"64 18.17 s {layout}"
+    start = head.index("layout")
+    assert all(line[:start].isspace() and not line[start].isspace() for line in lines[1:])
