@@ -106,9 +106,12 @@ def _refuse_unless_plain(path: Path) -> None:
         raise PhazeError(f"{path}: cannot be written: not a regular file")
 
 
-def name_run(file: Path) -> None:
-    """Give the starting run a new name, stored in a file and in the environment of child processes."""
-    name = secrets.token_hex(8)
+def name_run(file: Path, *, new: bool = True) -> None:
+    """Give the starting run a new name, stored in a file and in the environment of child processes.
+
+    Without `new` it has the name in the file.
+    """
+    name = secrets.token_hex(8) if new else file.read_text(encoding="utf-8")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(name, encoding="utf-8")
     os.environ[RUN] = f"{name} {file.resolve()}"

@@ -24,6 +24,8 @@ STUDY = "PHAZE_STUDY"
 
 _lock_handles: list[int] = []
 """Open files whose locks this process holds until it ends."""
+_alone: list[bool] = []
+"""For each of these files, whether no other process had locked it: the first one tells of other runs."""
 _study_digests: list[str] = []
 """Digests of the studies that this process runs: one, or one for each module of a workflow."""
 
@@ -46,7 +48,9 @@ def clear_dead_lock(folder: Path = FOLDER) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         removed = False
+        _alone.append(False)
     else:
+        _alone.append(True)
         removed = _remove_locks(handle, list((folder / "locks").glob("*.lock")))
     with suppress(OSError):
         # Shared from here on: several Snakemakes may work in the folder, but none of them is then alone.
@@ -72,11 +76,15 @@ def _remove_locks(handle: int, locks: list[Path]) -> bool:
 def begin_run(results: Path, folder: Path = FOLDER) -> None:
     """Give the starting run a name, and remove the unfinished files of dead runs in the locked folder.
 
-    Raises PhazeError if results cannot be written.
+    Next to a live run, whose jobs write only under its name, it takes that name and removes nothing. Raises
+    PhazeError if results cannot be written.
     """
-    name_run(folder / "run")
+    joins = not all(_alone[:1]) and (folder / "run").is_file()
+    name_run(folder / "run", new=not joins)
     write_text(results / ".writable", "")
     (results / ".writable").unlink()
+    if joins:
+        return
     for path in results.rglob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 

@@ -81,6 +81,29 @@ def test_a_run_that_begins_removes_what_dead_ones_were_writing(
     assert os.environ["PHAZE_RUN"].split()[0] == (tmp_path / ".snakemake" / "run").read_text()
 
 
+def test_a_run_that_begins_next_to_a_live_one_takes_its_name(tmp_path: Path) -> None:
+    """Jobs of the live run go on writing, and what they write stays."""
+    results, unfinished = tmp_path / "results", tmp_path / "results" / ".a.parquet.0123abcd.part"
+    begin = (
+        "from phaze.base.occupancy import begin_run; import os; "
+        f"begin_run(Path({str(results)!r}), Path(sys.argv[1])); "
+        "print(os.environ['PHAZE_RUN'].split()[0], flush=True); "
+    )
+    with clear(tmp_path, f"{begin}sys.stdin.read()") as live:
+        assert says(live) == "False"
+        name = says(live)
+        unfinished.write_text("x")
+        with clear(tmp_path, begin) as second:
+            assert [says(second), says(second)] == ["False", name]
+        assert (tmp_path / "run").read_text() == name
+        assert unfinished.exists()
+        live.kill()
+    with clear(tmp_path, begin) as third:
+        assert says(third) == "False"
+        assert says(third) != name
+    assert not unfinished.exists()
+
+
 def test_a_job_that_finds_another_study_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job without a run accepts the study that it finds."""
     monkeypatch.delenv(STUDY, raising=False)
