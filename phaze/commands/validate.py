@@ -119,7 +119,7 @@ def validate(request: ValidateOptions) -> None:
     Prints by source the errors of time and memory, and the cost of choosing the layout predicted as the
     fastest.
     """
-    _refuse_all(request)
+    _refuse_ineffective(request)
     if request.support:
         typer.echo(_support(as_json=request.as_json))
         return
@@ -136,8 +136,14 @@ def validate(request: ValidateOptions) -> None:
     typer.echo(_compared(request))
 
 
-def _refuse_all(request: ValidateOptions) -> None:
-    """Raise PhazeError for --all with an option whose output has no table of sources."""
+def _refuse_ineffective(request: ValidateOptions) -> None:
+    """Raise PhazeError for --all without a table of sources, and for --system with published runs."""
+    if request.system is not None and not request.files:
+        raise PhazeError(
+            f"validate: --system {request.system}: is for files of yours whose runs name no system; "
+            "published runs name theirs",
+            "pass such a CSV, or --support for the published runs of every device",
+        )
     others = {
         "--support": request.support,
         "--repeats": request.repeats,
