@@ -1,18 +1,35 @@
 """Suggestions for misspelt names in messages."""
 
+import re
 from collections.abc import Collection
 from difflib import get_close_matches
 
 MOST_SHOWN = 10
 """Maximum number of names that a message lists in full; of more names it shows only the nearest."""
+PART = re.compile(r"[a-z]+|\d+(?:\.\d+)?")
+"""Word or number of a name, such as llama, 3.1, 8 and b of llama-3.1-8b."""
 
 
 def nearest(name: str, names: Collection[str], cutoff: float = 0.6) -> list[str]:
-    """Up to three similar names, ignoring case, the nearest first."""
+    """Up to three similar names, ignoring case, the nearest first.
+
+    Names with all its words and numbers come before others, such as llama-3.1-8b for `llama 3 8b`.
+    """
     # Reversed, so that of two names that differ in case only the first one is suggested. A name is cut
     # because the time of difflib grows with the product of the lengths.
     by_case = {spelling.lower(): spelling for spelling in reversed(list(names))}
-    return [by_case[spelling] for spelling in get_close_matches(name.lower()[:200], by_case, cutoff=cutoff)]
+    given = name.lower()[:200]
+    parts = {*PART.findall(given)}
+    has_word = any(part.isalpha() for part in parts)
+    whole = [spelling for spelling in by_case if has_word and parts <= _parts(spelling)]
+    near = [*get_close_matches(given, whole, cutoff=0.0), *get_close_matches(given, by_case, cutoff=cutoff)]
+    return [by_case[spelling] for spelling in dict.fromkeys(near)][:3]
+
+
+def _parts(name: str) -> set[str]:
+    """Words and numbers of a name; a version is also known by its first number, as 3 stands for 3.1."""
+    parts = PART.findall(name)
+    return {*parts, *(part.partition(".")[0] for part in parts)}
 
 
 def choices(name: str, names: Collection[str], where: str) -> str:

@@ -69,7 +69,8 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
         raise PhazeError(
             f"{shown(folders[0] / f'{name}.yaml')}: there is no {noun} {short(name)}",
             (did_you_mean(name, stems, where) if stems else f"there is none in {where}")
-            + f"; `phaze {noun}s` lists them" * (noun in LISTED),
+            + f"; `phaze {noun}s` lists them" * (noun in LISTED)
+            + ", for others pass a path of a config.json" * (noun == "model"),
         )
     return within(file.parent, file)
 

@@ -261,6 +261,6 @@ def test_a_folder_of_configuration_of_ones_own_comes_first(tmp_path: Path) -> No
 
     assert refused(tmp_path) == (
         f"error: there is no model 'gpt2' ({tmp_path}/models/gpt2.yaml)\n"
-        "help: known are mine; `phaze models` lists them\n"
+        "help: known are mine; `phaze models` lists them, for others pass a path of a config.json\n"
     )
     assert "must be a folder that contains systems, models and devices" in refused(tmp_path / "none")

@@ -10,7 +10,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices, nearest
 from phaze.spec.documents import read_as
-from phaze.spec.models import load_model
+from phaze.spec.models import load_model, load_transformer
 from phaze.spec.stages import StoredStages
 from phaze.spec.system import Cluster
 
@@ -26,6 +26,38 @@ def test_few_names_are_all_shown_and_of_many_the_nearest_three() -> None:
 def test_case_does_not_matter_and_what_is_unlike_is_not_near() -> None:
     assert nearest("H100", ["a100", "h100", "b"]) == ["h100", "a100"]
     assert nearest("zzz", MANY) == []
+
+
+SAID = {
+    "llama 3 8b": "llama-3.1-8b",
+    "Llama3-8B": "llama-3.1-8b",
+    "llama3.1 70B": "llama-3.1-70b",
+    "llama8b": "llama-3.1-8b",
+    "llama 405b": "llama-3.1-405b",
+    "llama2": "llama2-7b",
+    "llama4 scout": "llama-4-scout",
+    "qwen3 30b": "qwen3-30b-a3b",
+    "qwen 235b": "qwen3-235b-a22b",
+    "deepseek v3": "deepseek-v3",
+    "gpt-oss 20b": "gpt-oss-20b",
+    "mixtral": "mixtral-8x7b",
+    "kimi k2": "kimi-k2",
+    "glm5": "glm-5",
+    "gpt3 175b": "megatron-gpt3-175b",
+    "GPT-2": "gpt2",
+    "nemotron": "nemotron-3-nano-30b-a3b",
+    "gemma 4": "gemma-4-26b-a4b",
+    "minimax": "minimax-m2.5",
+    "resnet50": "resnet-50",
+}
+"""Model that people mean, by the name that they say."""
+
+
+@pytest.mark.parametrize(("said", "meant"), SAID.items())
+def test_a_model_as_people_call_it_leads_to_its_name_first(said: str, meant: str, project_root: Path) -> None:
+    assert nearest(said, sorted(path.stem for path in (project_root / "config/models").iterdir()))[0] == meant
+    with pytest.raises(PhazeError, match=f"did you mean {meant}"):
+        load_transformer(said, "plan")
 
 
 def test_unknown_keys_are_answered_with_known_ones(tmp_path: Path) -> None:

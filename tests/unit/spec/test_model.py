@@ -252,7 +252,8 @@ def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(PhazeError, match=r"no model 'Llama-3.1-8'; did you mean llama-3\.1-8b or .*\? all"):
         load_transformer("Llama-3.1-8", "plan")
     with pytest.raises(
-        PhazeError, match=r"no model 'zzz'; known are .*config/models\); `phaze models` lists them$"
+        PhazeError,
+        match=r"no model 'zzz'; known are .*config/models\); `phaze models` lists them, for others pass",
     ):
         load_transformer("zzz", "plan")
 
