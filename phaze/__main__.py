@@ -17,7 +17,7 @@ try:
     from phaze.base.errors import PhazeError
     from phaze.base.extras import EXTRAS, missing
     from phaze.base.nearest import nearest
-    from phaze.base.printed import LONGEST_REMARK, EscapedStream
+    from phaze.base.printed import LONGEST_REMARK, EscapedStream, short
     from phaze.commands.calibrate import calibrate, measure
     from phaze.commands.chip import chip
     from phaze.commands.emit import compare, emit, read
@@ -41,6 +41,8 @@ except KeyboardInterrupt:  # imports take half a second
 
 ARGUMENTS = ("Missing argument", "Got unexpected extra argument")
 """Starts of messages on arguments, for which the usage of the command is the fix."""
+LIMIT = re.compile(r": Input should be (.*?)(?:, unable to parse .*)?$")
+"""Message of pydantic on a value, which lacks the value."""
 CHOICE = re.compile("'([^']*)' is not one of (.*)")
 """Pattern of messages on a value that is none of a few."""
 LONGEST_PATH = 40
@@ -193,6 +195,9 @@ def _misused(error: typer.TyperException) -> int:
     message = error.message if possible else error.format_message()
     wrong, _, suggested = " ".join(message.split()).partition(" Did you mean ")
     wrong = wrong.replace(": Value error, ", ": ")
+    refused: list[dict[str, object]] = getattr(error.__cause__, "errors", list)()  # of pydantic
+    if refused and (limit := LIMIT.search(wrong)):
+        wrong = f"{wrong[: limit.start()]}: must be {limit[1]}, got {short(refused[0]['input'])}"
     likely = nearest(getattr(error, "option_name", ""), possible)[:1]
     near = suggested.replace("'", "").rstrip("?").split(", ") if suggested else likely
     fix = f"did you mean {' or '.join(near)}?" if near else ""

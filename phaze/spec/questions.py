@@ -50,6 +50,7 @@ class RunFields:
         Described(
             flags=("--mtbf",),
             text="Device-hours between failures; adds checkpoints, restarts and lost work. Needs --tokens.",
+            with_suffix=True,
         ),
     ] = None
     """Mean device-hours between failures; default: no failures."""

@@ -39,6 +39,7 @@ MISTAKES = (
     (f"{PLAN} --global-batch 4M", "at most 67,108,864 tokens .*got 4,000,000", "--batch-tokens 4000000"),
     (f"{PLAN} --seq-length 4096", "4096 must be > 0 and at most position_count of model gpt2, 1024", None),
     (f"{PLAN} --tokens 15X", "optionally with the suffix k, M, G or T, such as 15T, got 15X", None),
+    (f"{PLAN} --gap 1%", "'--gap': must be a valid number, got '1%'", None),
     (f"{PLAN} --price 2", "--price needs --tokens", "such as --tokens 15T"),
     (f"{PLAN} --page plan.pdf", "must end in .html", None),
     ("plan gpt2 --gpus 12xH100", "must be a multiple of 8, whole groups of a level, got 12", None),
@@ -51,8 +52,8 @@ MISTAKES = (
 """Commands, a pattern of their message, and one of their help; None where the message has the fix."""
 
 
-def test_there_are_the_30_commonest_mistakes() -> None:
-    assert len({command for command, _, _ in MISTAKES}) == 30
+def test_there_are_the_31_commonest_mistakes() -> None:
+    assert len({command for command, _, _ in MISTAKES}) == 31
 
 
 @pytest.mark.parametrize(("command", "message", "fix"), MISTAKES, ids=[command for command, _, _ in MISTAKES])
