@@ -32,7 +32,7 @@ from phaze.base.progress import counted
 from phaze.layout import SHARD_FIELDS, Layout
 from phaze.plan.bounds.shards import distinct_rows
 from phaze.plan.layers.costs import Clocked
-from phaze.plan.layers.scheduled import LayerSchedules, WorkGraph, WorkGraphs, graph_of
+from phaze.plan.layers.scheduled import LayerSchedules, WorkGraphs
 from phaze.plan.question import PlanQuestion
 from phaze.plan.terms.overlap import least_exposed_s
 from phaze.runtimes.grid import LayoutGrid
@@ -106,7 +106,7 @@ class ChipBounds:
     def _shards_s(self, devices: Sequence[Device]) -> Floats:
         """Lower bound on the step time of every shard on every device, in seconds, (S, D)."""
         shards, parts_s = self._shards, list[Floats]()
-        parts = -(-len(devices) * shards.graphs.number // AT_ONCE)
+        parts = -(-len(devices) * len(shards.graphs) // AT_ONCE)
         for part in counted(np.array_split(np.arange(len(devices)), min(parts, len(devices))), "chips"):
             schedules = LayerSchedules(
                 tuple(devices[place] for place in part), self.question.machine.vector_cycles, ELEMENT_BYTES
@@ -120,8 +120,7 @@ class ChipBounds:
         task, machine = self.question.task, self.question.machine
         columns = np.stack([getattr(self.grid, name) for name in SHARD_FIELDS], axis=1)
         _, places, where = distinct_rows(columns)
-        numbers: dict[WorkGraph, int] = {}
-        counts, sent_s = list[tuple[float, int, int]](), np.zeros(len(places))
+        graphs, counts, sent_s = WorkGraphs(), list[tuple[float, int, int]](), np.zeros(len(places))
         schedules = LayerSchedules((), {}, ELEMENT_BYTES)
         for shard, place in enumerate(counted(places.tolist(), "shards")):
             layout = replace(self.grid.layout(place), pp=1, vp=1, dp=1, zero=0)
@@ -132,20 +131,15 @@ class ChipBounds:
             for layer in workload.layers:
                 count = share * workload.counts[layer.name]
                 for layer_pass in map(layer.pass_of, DIRECTIONS):
-                    graph = numbers.setdefault(graph_of(layer_pass, layout), len(numbers))
-                    counts.append((count, shard, graph))
+                    counts.append((count, shard, graphs.number_of(layer_pass, layout)))
                     parts = (
                         part for operator in layer_pass.operators for part in operator.parts if part.axis
                     )
                     sent_s[shard] += count * least_exposed_s(clocked.by_axis(parts), layout, machine)
         number, row, column = np.array(counts).T
-        shape = len(places), len(numbers)
-        return _ShardGraphs(
-            WorkGraphs.of(list(numbers)),
-            csr_array((number, (row.astype(int), column.astype(int))), shape),
-            sent_s,
-            where,
-        )
+        places_of = row.astype(int), column.astype(int)
+        matrix = csr_array((number, places_of), (len(places), len(graphs)))
+        return _ShardGraphs(graphs, matrix, sent_s, where)
 
 
 class _ShardGraphs(NamedTuple):

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,31 +48,38 @@ WorkGraph = tuple[tuple[Work, ...], Edges]
 
 @dataclass(frozen=True, eq=False)
 class WorkGraphs:
-    """Graphs of operators by shape, with their operators as numbers, to bound them on many devices."""
+    """Distinct graphs of operators, with their operators as numbers, to bound them on many devices.
 
-    number: int
-    """Number of graphs."""
-    works: tuple[Work, ...]
-    """Distinct operators of all graphs."""
-    shapes: Mapping[tuple[tuple[str, ...], Edges], tuple[Ints, Ints]]
-    """Indices of the graphs of each core types and edges, (P,), and those of their operators, (P, n)."""
+    `works` and `shapes` hold once all graphs are numbered.
+    """
 
-    @classmethod
-    def of(cls, graphs: Sequence[WorkGraph]) -> Self:
-        """Number the operators of graphs; a graph without operators has no shape."""
-        numbers: dict[Work, int] = {}
-        for works, _ in graphs:
-            for work in works:
-                numbers.setdefault(work, len(numbers))
-        shapes = {
-            shape: (
-                np.array(places),
-                np.array([[numbers[work] for work in graphs[place][0]] for place in places]),
-            )
-            for shape, places in _by_shape(graphs).items()
-            if shape[0]
-        }
-        return cls(len(graphs), tuple(numbers), shapes)
+    _works: dict[Work, int] = field(default_factory=dict)
+    _graphs: dict[tuple[tuple[int, ...], Edges], int] = field(default_factory=dict)
+
+    def number_of(self, layer_pass: LayerPass, layout: Layout) -> int:
+        """Number of the graph of a whole pass of a layer, which equal graphs share."""
+        works, edges = _graph_of(layer_pass, layout)
+        numbers = tuple(self._works.setdefault(work, len(self._works)) for work in works)
+        return self._graphs.setdefault((numbers, edges), len(self._graphs))
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    @cached_property
+    def works(self) -> tuple[Work, ...]:
+        """Distinct operators of all graphs, by number."""
+        return tuple(self._works)
+
+    @cached_property
+    def shapes(self) -> dict[tuple[tuple[str, ...], Edges], tuple[Ints, Ints]]:
+        """Numbers of the graphs of each core types and edges, (P,), and those of their operators, (P, n)."""
+        cores = [core for core, _ in self.works]
+        rows: dict[tuple[tuple[str, ...], Edges], list[tuple[int, ...]]] = defaultdict(list)
+        for (numbers, edges), graph in self._graphs.items():
+            if numbers:
+                rows[tuple(cores[number] for number in numbers), edges].append((graph, *numbers))
+        tables = {shape: np.array(table) for shape, table in rows.items()}
+        return {shape: (table[:, 0], table[:, 1:]) for shape, table in tables.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +105,7 @@ class LayerSchedules:
             for column in range(2)
         )
         counts = np.array([(device.num_tc, device.num_vc) for device in self.devices]).T
-        least_s = np.zeros((graphs.number, len(self.devices)))
+        least_s = np.zeros((len(graphs), len(self.devices)))
         for (cores, edges), (places, works) in graphs.shapes.items():
             # Rows are pairs of a graph and a device: (P, n, D) becomes (P · D, n).
             times_s = (np.moveaxis(times[works], 2, 1).reshape(-1, len(cores)) for times in (one_s, all_s))
@@ -144,7 +152,7 @@ class LayerSchedules:
 
     def prepare(self, passes: Iterable[tuple[LayerPass, Layout]]) -> None:
         """Schedule several passes together, which is much faster than one by one."""
-        self._schedule([graph_of(layer_pass, layout) for layer_pass, layout in passes])
+        self._schedule([_graph_of(layer_pass, layout) for layer_pass, layout in passes])
 
     def _schedule(self, graphs: Sequence[WorkGraph]) -> None:
         """Find the makespans of graphs that are not known yet; those of one shape are found at once."""
@@ -187,7 +195,7 @@ class LayerSchedules:
             self._times.update({work: OperatorTimes(*times) for work, *times in columns})
 
 
-def graph_of(layer_pass: LayerPass, layout: Layout) -> WorkGraph:
+def _graph_of(layer_pass: LayerPass, layout: Layout) -> WorkGraph:
     """Operators of a whole pass of a layer, with its edges."""
     return tuple(work_of(operator, layout) for operator in layer_pass.operators), edges_of(layer_pass)
 
