@@ -95,8 +95,13 @@ class ChipBounds:
 
     def of(self, devices: Sequence[Device]) -> Floats:
         """Lower bound on the step time on every device, over all layouts, in seconds, (D,)."""
-        bounds_s: Floats = self._shards_s(devices).min(axis=0)
-        return bounds_s
+        parts = -(-len(devices) * len(self._shards.graphs) // AT_ONCE)
+        places = np.array_split(np.arange(len(devices)), min(parts, len(devices)))
+        bounds_s = (
+            self._shards_s([devices[place] for place in part]).min(axis=0)
+            for part in counted(places, "chips")
+        )
+        return np.concatenate([*bounds_s])
 
     def families_s(self, device: Device) -> Floats:
         """Lower bound on the step time of every layout of the grid on a device, in seconds, (F,)."""
@@ -105,14 +110,10 @@ class ChipBounds:
 
     def _shards_s(self, devices: Sequence[Device]) -> Floats:
         """Lower bound on the step time of every shard on every device, in seconds, (S, D)."""
-        shards, parts_s = self._shards, list[Floats]()
-        parts = -(-len(devices) * len(shards.graphs) // AT_ONCE)
-        for part in counted(np.array_split(np.arange(len(devices)), min(parts, len(devices))), "chips"):
-            schedules = LayerSchedules(
-                tuple(devices[place] for place in part), self.question.machine.vector_cycles, ELEMENT_BYTES
-            )
-            parts_s.append(shards.counts @ schedules.least_s(shards.graphs) + shards.sent_s[:, None])
-        return np.concatenate(parts_s, axis=1)
+        shards = self._shards
+        schedules = LayerSchedules(tuple(devices), self.question.machine.vector_cycles, ELEMENT_BYTES)
+        bounds_s: Floats = shards.counts @ schedules.least_s(shards.graphs) + shards.sent_s[:, None]
+        return bounds_s
 
     @cached_property
     def _shards(self) -> _ShardGraphs:
