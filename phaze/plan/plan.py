@@ -34,6 +34,8 @@ class Machine:
     """Software stack for training on the devices."""
     system: Cluster | None = None
     """Cluster of the devices, if it is read from a file."""
+    traffic: bool = True
+    """True if HBM traffic of collectives slows concurrent kernels; bounds of groups of chips leave it out."""
 
     @property
     def calibrated(self) -> bool:

@@ -12,8 +12,10 @@ ranks, as far as no computation hides them. The pipeline, gradients, recomputati
 the bounds of a single chip (`bounds.layouts`) have them.
 
 Chips that differ only in the fields of `GROWING` have a common bound: that of a chip with the largest value
-of each. More cores, a larger buffer and more HBM never make an operator slower (`cost.mapper.loads`), so that
-no shortest schedule of a layer is longer. Every layout that fits one of the chips fits this one.
+of each, the envelope. More cores, a larger buffer and more HBM never make an operator slower
+(`cost.mapper.loads`), so that no shortest schedule of a layer is longer. Every layout that fits one of the
+chips fits the envelope. HBM traffic of concurrent collectives is left out, because it slows the operators
+that HBM limits, and on a larger chip these are more of them.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from phaze.layout import SHARD_FIELDS, Layout
 from phaze.plan.bounds.shards import distinct_rows
 from phaze.plan.layers.costs import Clocked
 from phaze.plan.layers.scheduled import LayerSchedules, WorkGraphs
+from phaze.plan.plan import Machine
 from phaze.plan.question import PlanQuestion
 from phaze.plan.terms.overlap import least_exposed_s
 from phaze.runtimes.grid import LayoutGrid
@@ -57,6 +60,10 @@ class ChipGroup:
     """Chip with the largest value of each of these fields; a single chip is its own."""
     bound_s: float = 0.0
     """Lower bound on the step time on each of the chips, in seconds."""
+
+    def envelope_machine(self, machine: Machine) -> Machine:
+        """Machine with the envelope, on which no layout is slower than on any of the chips."""
+        return replace(machine.with_device(self.envelope), traffic=False)
 
     def parts(self, devices: Sequence[Device]) -> list[ChipGroup]:
         """Smaller groups, one per value of the first field in which the chips differ, with the same bound."""

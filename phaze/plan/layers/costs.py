@@ -276,7 +276,7 @@ class Clocked:
         machine, group = self.machine, self.layout.group(cast(Axis, part.axis))
         if routing := self._once(part):
             sent = dispatched_bytes(machine.network, part.network_bytes, group, routing)
-            return MOVED * sum(sent) / machine.hbm_bytes_per_s
+            return machine.traffic * MOVED * sum(sent) / machine.hbm_bytes_per_s
         return moved_s(machine, cast(Kind, part.kind), part.network_bytes, group.ranks)
 
     def by_level_s(self, part: Part) -> Floats:

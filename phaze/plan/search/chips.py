@@ -163,7 +163,7 @@ class ChipSearch:
     def _bound_of(self, group: ChipGroup) -> float:
         """Lower bound of a group by a search over layouts on its envelope, which ends below the best plan."""
         question = self.question_on(group.places[0])
-        question = replace(question, machine=question.machine.with_device(group.envelope))
+        question = replace(question, machine=group.envelope_machine(question.machine))
         first = (self.search.fastest,) if self.best_s < inf else ()
         target_s, label = self._target_s, f"{group.envelope.name}: "
         planner = replace(self.planner, most_s=target_s, enough_s=target_s, gap=0.0, first=first, label=label)

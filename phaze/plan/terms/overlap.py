@@ -54,6 +54,8 @@ def lost_to_messages(machine: Machine, exposed: float = 0.0) -> float:
 
 def moved_s(machine: Machine, kind: Kind, size_bytes: float, ranks: int) -> float:
     """HBM time of the bytes that a collective or message moves; sizes as in `Network.seconds`."""
+    if not machine.traffic:
+        return 0.0
     if kind == "send":
         return MOVED * size_bytes * (ranks > 1) / machine.hbm_bytes_per_s
     reduces = {"all_reduce": 0.5, "reduce_scatter": 1.0, "reduce": 1.0}.get(kind, 0.0)
