@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from phaze.base import fork_client
 from phaze.base.fork_client import SOCKET, called
 from phaze.base.fork_server import start_server
 
@@ -99,6 +100,20 @@ def forked(*arguments: str, own: bool = True, variables: dict[str, str] | None =
         jobs = {SOCKET: server} if own else {}
         status = called(server, arguments, {**os.environ, **jobs, **(variables or {})}, files)
         return Run(status, "".join(file.read() for file in (output, errors) if file.seek(0) == 0))
+
+
+def forking_program(folder: Path) -> Path:
+    """Folder with a program phaze that runs its commands in forks of a server, which imports modules once."""
+    client = (
+        f"#!{sys.executable} -IS\n"
+        "import os, runpy, sys\n"
+        f"server, client = {_server(own=True)!r}, runpy.run_path({fork_client.__file__!r})\n"
+        "environment = os.environ | {client['SOCKET']: server}\n"
+        "sys.exit(client['called'](server, ['phaze', *sys.argv[1:]], environment, (0, 1, 2)))\n"
+    )
+    (folder / "phaze").write_text(client)
+    (folder / "phaze").chmod(0o755)
+    return folder
 
 
 @cache
