@@ -22,7 +22,7 @@ from phaze.plan.machines import load_machine
 from phaze.plan.pricing.price import price
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search import contenders
-from phaze.plan.search.planned import are_twins
+from phaze.plan.search.planned import LayoutPlans, are_twins
 from phaze.plan.search.search import LayoutPlanner, LayoutSearch
 from phaze.plan.splits.search import SplitSearch
 from phaze.plan.time_limit import TimeLimit
@@ -104,10 +104,9 @@ Priced = dict[tuple[Layout, str], tuple[PricedSplit, ...]]
 
 
 def the_first_plan_is_the_best_of_all_layouts_and_divisions(
-    question: PlanQuestion, fixed: Fixed, every: Priced
+    question: PlanQuestion, found: LayoutPlans, every: Priced
 ) -> None:
     best_s = min(map(fastest_s, every.values()))
-    found = LayoutPlanner(fixed=fixed, gap=0.0)(question)
     first, certificate = found.plans[0], found.certificate
     fastest = min(plan.time_s for plan in found.plans)
     assert fastest == pytest.approx(best_s, rel=ROUNDING)
@@ -123,7 +122,7 @@ def the_first_plan_is_the_best_of_all_layouts_and_divisions(
     assert certificate.unfit <= sum(fastest_s(divisions) == inf for divisions in every.values())
 
 
-def the_rows_are_the_best_distinct_layouts(question: PlanQuestion, fixed: Fixed, every: Priced) -> None:
+def the_rows_are_the_best_distinct_layouts(found: LayoutPlans, every: Priced) -> None:
     """Every row is the fastest of its layout, no two are equivalent, and no other layout is faster than the
     last row by more than a tie. Of tied layouts the simpler one has the row.
     """
@@ -131,7 +130,6 @@ def the_rows_are_the_best_distinct_layouts(question: PlanQuestion, fixed: Fixed,
     for (layout, schedule), priced in every.items():
         key = replace(layout, recompute="none"), schedule
         best_s[key] = min(best_s.get(key, inf), fastest_s(priced))
-    found = LayoutPlanner(fixed=fixed, gap=0.0, number=ROWS, rows=ROWS)(question)
     rows = found.plans[: found.certificate.rows]
     assert len(rows) == min(ROWS, len(found.plans))  # so small a space is searched in whole
     shown = {(replace(one.layout, recompute="none"), one.schedule): one for one in rows}
@@ -172,8 +170,11 @@ def test_the_search_finds_the_best_of_all_and_its_bounds_are_right(case: SmallCa
     """One test, because pricing every pipeline split of every layout takes longer than the search."""
     question, fixed = case.question(runtime), case.fixed
     every = priced_layouts(case.question(runtime), fixed)  # whose costs the search does not know
-    the_first_plan_is_the_best_of_all_layouts_and_divisions(question, fixed, every)
-    the_rows_are_the_best_distinct_layouts(question, fixed, every)
+    search = LayoutPlanner(fixed=fixed, gap=0.0).search(question)
+    search.run(ROWS)
+    the_first_plan_is_the_best_of_all_layouts_and_divisions(question, search.plans(ROWS), every)
+    search.extend(ROWS)
+    the_rows_are_the_best_distinct_layouts(search.plans(ROWS, ROWS), every)
     no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(question, fixed, every)
 
 
