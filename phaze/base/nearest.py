@@ -20,8 +20,8 @@ def nearest(name: str, names: Collection[str], cutoff: float = 0.6) -> list[str]
     by_case = {spelling.lower(): spelling for spelling in reversed(list(names))}
     given = name.lower()[:200]
     parts = {*PART.findall(given)}
-    has_word = any(part.isalpha() for part in parts)
-    whole = [spelling for spelling in by_case if has_word and parts <= _parts(spelling)]
+    # Numbers alone, such as 8, occur in too many names.
+    whole = [spelling for spelling in by_case if parts <= _parts(spelling) and re.search("[a-z]", given)]
     near = [*get_close_matches(given, whole, cutoff=0.0), *get_close_matches(given, by_case, cutoff=cutoff)]
     return [by_case[spelling] for spelling in dict.fromkeys(near)][:3]
 
