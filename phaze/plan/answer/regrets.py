@@ -73,6 +73,21 @@ def scenarios(expected: PlanQuestion, *, loads_given: bool = False) -> tuple[Ass
     )
 
 
+def regrets_of(scores: Floats) -> Floats:
+    """Share by which a score exceeds the least one of its row, (S, n); infinite scores are no choices.
+
+    Where no choice is finite, none is better than another: all have no regret.
+    """
+    least = scores.min(axis=1, keepdims=True)
+    ratios: Floats = np.divide(scores, least, out=np.ones_like(scores), where=np.isfinite(least))
+    return ratios - 1
+
+
+def safest_first(worst: Floats) -> list[int]:
+    """Choices by increasing worst regret; those that tie keep their order."""
+    return [int(place) for place in np.argsort(np.round(worst / TIE), kind="stable")]
+
+
 @dataclass(frozen=True, eq=False)
 class Regrets:
     """Times of plans in all scenarios, and what they say of the choice between them."""
@@ -92,15 +107,8 @@ class Regrets:
 
     @property
     def regrets(self) -> Floats:
-        """Share of time by which a plan is slower than the fastest one of a scenario, (S, n).
-
-        Where no plan fits, none is better than another: all have no regret.
-        """
-        fastest_s = self.times_s.min(axis=1, keepdims=True)
-        regrets: Floats = np.divide(
-            self.times_s, fastest_s, out=np.ones_like(self.times_s), where=np.isfinite(fastest_s)
-        )
-        return regrets - 1
+        """Share of time by which a plan is slower than the fastest one of a scenario, (S, n)."""
+        return regrets_of(self.times_s)
 
     @property
     def worst(self) -> Floats:
@@ -111,7 +119,7 @@ class Regrets:
     @property
     def order(self) -> list[int]:
         """Plans by increasing worst regret; the ranking decides between plans that tie."""
-        return [int(place) for place in np.argsort(np.round(self.worst / TIE), kind="stable")]
+        return safest_first(self.worst)
 
     @property
     def decisive(self) -> str:

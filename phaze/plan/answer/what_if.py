@@ -40,7 +40,7 @@ def what_if(plan: PricedLayout, fixed: Mapping[str, int | str]) -> Iterator[What
     Only the HBM size is re-planned; after other changes another plan may gain more. Fields that the question
     fixes stay fixed.
     """
-    for name, machine in _machines(plan.question):
+    for name, machine in changed_machines(plan.question):
         yield _changed(plan, fixed, name, machine, replan=name == MEMORY)[0]
     task = plan.question.task
     batch = replace(task, global_batch=BATCHES * task.global_batch)
@@ -56,7 +56,7 @@ def replanned(plan: PricedLayout, fixed: Mapping[str, int | str], most_passes: i
     """
     layout, passes = plan.staged.layout, 0
     passes_per_split = 2 * layout.stages * layout.microbatches(plan.question.task.global_batch)
-    for name, machine in _machines(plan.question):
+    for name, machine in changed_machines(plan.question):
         changed, splits = _changed(plan, fixed, name, machine, replan=passes < most_passes)
         passes += splits * passes_per_split
         yield changed
@@ -81,7 +81,7 @@ def changed_resources(layouts: Sequence[PricedLayout]) -> Iterator[ChangedResour
     """
     question = layouts[0].question
     for change in CHANGES:
-        for name, machine in _machines(question, 1 + change):
+        for name, machine in changed_machines(question, 1 + change):
             changed = replace(question, machine=machine)
             priced = enumerate((layout.priced_for(changed) for layout in layouts), start=1)
             times = [(layout.price.time_s, place) for place, layout in priced if layout.lacking_gib <= 0]
@@ -175,7 +175,7 @@ def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | Non
     return None
 
 
-def _machines(question: PlanQuestion, factor: float = MORE) -> Iterator[tuple[str, Machine]]:
+def changed_machines(question: PlanQuestion, factor: float = MORE) -> Iterator[tuple[str, Machine]]:
     """Yield variants of a machine with one resource times a factor, by name."""
     machine, device = question.machine, device_of(question.machine)
     keys = {MEMORY: "hbm_gib", "bandwidth of HBM": "hbm_bandwidth_bytes_per_s", "clock": "clock_hz"}

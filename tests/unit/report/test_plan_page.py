@@ -19,7 +19,7 @@ from phaze.commands.plan import settings_for
 from phaze.pages.document import Chart, Items, Listing, Prose, Sheet
 from phaze.pages.page import Report
 from phaze.pages.vega import spec_of
-from phaze.plan.answer.what_if import _machines, changed_resources
+from phaze.plan.answer.what_if import changed_machines, changed_resources
 from phaze.plan.answer.words import predicted
 from phaze.plan.machines import device_of
 from phaze.report import plan_figures
@@ -155,7 +155,7 @@ def test_changes_of_a_resource_are_answered_by_the_fastest_ranked_layout(plans: 
     assert table["time_s"].nunique() > 1
     # a brute-force count over the same layouts
     first, *_ = page.ranked_layouts
-    (name, machine), *_ = ((n, m) for n, m in _machines(first.question, 0.9) if n == "clock")
+    (name, machine), *_ = ((n, m) for n, m in changed_machines(first.question, 0.9) if n == "clock")
     changed = replace(first.question, machine=machine)
     times = [layout.priced_for(changed) for layout in page.ranked_layouts]
     least_s = min(layout.price.time_s for layout in times if layout.lacking_gib <= 0)
