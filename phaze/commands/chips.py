@@ -22,6 +22,7 @@ from phaze.plan.answer.answer import NoPlanInTime
 from phaze.plan.answer.words import unfit_in_words
 from phaze.spec.architecture import TECHNOLOGY, Architecture, load_technology
 from phaze.spec.files import read_mapping
+from phaze.spec.names import REFERENCE_CHIP
 from phaze.spec.strict_yaml import load
 from phaze.spec.system import Device
 from phaze.spec.systems import chip_path
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from phaze.commands.plan_phases import PlanPhases
     from phaze.commands.tables import Row
 
-BUILT = "tpu-v4-as-built"
-"""Architecture that every comparison includes."""
 MOST_KEYS = 2
 COLUMNS = (
     Titled("architecture", "architecture"),
@@ -81,7 +80,7 @@ def compared(request: PlaceOptions, names: Sequence[str], sweeps: Sequence[str])
     with TemporaryDirectory() as folder:
         chips = [path for name in names for path in _variants(name, variants, Path(folder))]
         # TPU v4 as built is the reference row.
-        chips += [BUILT] * (BUILT not in names)
+        chips += [REFERENCE_CHIP] * (REFERENCE_CHIP not in names)
         rows: list[Row] = []
         with ended_at_once():
             # All are checked before the first one is planned.

@@ -317,6 +317,16 @@ SequenceOption = Annotated[
         metavar="N",
     ),
 ]
+PlannedBatchOption = Annotated[
+    int | None,
+    typer.Option(
+        "--global-batch",
+        "--gbs",
+        help="Samples in a global batch. Default: 4 Mi tokens, or 1,024 tokens per device if that is more.",
+        parser=count,
+        metavar="N",
+    ),
+]
 GlobalBatchOption = Annotated[
     int | None,
     typer.Option(

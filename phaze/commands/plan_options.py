@@ -19,17 +19,7 @@ from phaze.spec.questions import RunFields
 class QuestionOptions:
     """Options for the training job: batch, devices, sequence, precision."""
 
-    global_batch: Annotated[
-        int | None,
-        typer.Option(
-            "--global-batch",
-            "--gbs",
-            help="Samples in a global batch. Default: 4 Mi tokens, or 1,024 tokens per device if that "
-            "is more.",
-            parser=options.count,
-            metavar="N",
-        ),
-    ] = None
+    global_batch: options.PlannedBatchOption = None
     batch_tokens: options.BatchTokensOption = None
     devices: Annotated[
         str | None,

@@ -22,6 +22,10 @@ Rank = Literal["prudent", "expected"]
 """Kind of step time by which layouts are ranked: expected, or prudent (measured overlap only)."""
 RANK: Rank = "prudent"
 """Default kind of step time that ranks layouts, for commands, requests in Python and studies."""
+ChipObjective = Literal["time", "area", "energy", "cost"]
+"""What a chip is chosen for: step time, or mm², joules or price of the chips per throughput."""
+REFERENCE_CHIP = "tpu-v4-as-built"
+"""Architecture beside which every choice and comparison of chips stands."""
 PRECISION: Compute = "bf16"
 """Default compute precision."""
 GAP = 0.005
