@@ -39,8 +39,17 @@ def write_plan(path: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
+def write_chip(path: Path) -> None:
+    """Write the page of a choice of a chip."""
+    sweeps = "--sweep pe_x=128 --sweep pe_y=64,128 --sweep num_tc=2,4 --sweep num_vc=16 --sweep glb_mib=4,8"
+    job = "chip gpt2 --devices 4 --sequence 256 --gbs 8 --area-limit 60mm2 --fix cp=1,pp=1,tp=1 --page"
+    result = invoke(*job.split(), path, *sweeps.split(), *["--price-mm2", "0.3USD", "--price-gib", "12USD"])
+    assert result.exit_code == 0, result.output
+
+
 PAGES: dict[str, Callable[[Path], object]] = {
     "plan": write_plan,
+    "chip": write_chip,
     "chips": lambda path: path.write_text(build_report(builder.inputs()).page, encoding="utf-8"),
     "validate": lambda path: path.write_text(build_measured_report(INPUTS).page, encoding="utf-8"),
 }
