@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, get_type
 
 from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
-from phaze.spec.names import PRECISION, Rank, TrainingRuntime, WrittenRuntime
+from phaze.spec.names import PRECISION, ChipObjective, Rank, TrainingRuntime, WrittenRuntime
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from phaze.commands.chip import ChosenChip
     from phaze.commands.emit import PredictedRun
     from phaze.commands.plan_options import PlanOptions
     from phaze.plan.answer.comparison import Comparison
@@ -110,6 +111,10 @@ class ChipFields(TypedDict, total=False):
     global_batch: int | str
     fix: str
     rank: Rank
+    objective: ChipObjective
+    price_mm2: Number
+    price_gib: Number
+    robust: bool
     gap: float
     seconds: float
 
@@ -244,7 +249,18 @@ class PlanAnswer(_Shown):
 class ChipAnswer(_Shown):
     """Answer of `chip`: the chip to build for some models, and others beside it."""
 
-    choice: ChipChoice
+    chosen: ChosenChip
+
+    @property
+    def choice(self) -> ChipChoice:
+        """The answer as a document."""
+        return self.chosen.choice
+
+    def designs(self) -> pd.DataFrame:
+        """Return every design with its area and its bounds, and with step time and score of a plan if any."""
+        from phaze.plan.answer.chip_designs import designs_of
+
+        return designs_of(self.chosen.chooser)
 
     def _rows(self) -> list[dict[str, object]]:
         rows = []
@@ -261,6 +277,16 @@ class ChipAnswer(_Shown):
         from phaze.spec.documents import text_of
 
         return text_of(self.choice)
+
+    def page(self, out: File | None = None) -> str:
+        """Return the page of the answer as HTML, and write it to a file if one is named."""
+        needs("altair", "pandas")
+        from phaze.base.files import write_text
+
+        text = self.chosen.page()
+        if out is not None:
+            write_text(Path(out), text)
+        return text
 
     def __str__(self) -> str:
         from phaze.plan.answer.chip_words import choice_in_words
@@ -403,14 +429,14 @@ def place(model: str, gpus: str | None = None, **options: Unpack[PlaceFields]) -
 
 def chip(models: str | Sequence[str], **options: Unpack[ChipFields]) -> ChipAnswer:
     """Choose the accelerator to build for some models on a cluster, as `phaze chip` does."""
-    from phaze.commands.chip import ChipOptions, chosen_chip
+    from phaze.commands.chip import chosen_chip
+    from phaze.commands.chip_options import ChipOptions
     from phaze.commands.output import restored_interrupts
     from phaze.commands.requests import refuse_unknown, request_of
 
     refuse_unknown("chip", options, get_type_hints(ChipFields))
     with restored_interrupts():
-        choice, _ = chosen_chip(request_of(ChipOptions, "chip", {**options, "models": models}))
-    return ChipAnswer(choice)
+        return ChipAnswer(chosen_chip(request_of(ChipOptions, "chip", {**options, "models": models})))
 
 
 def simulate(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,114 +13,51 @@ from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
 from phaze.base.nearest import did_you_mean
 from phaze.base.units import digits
-from phaze.commands import completion, options
+from phaze.commands import options
+from phaze.commands.chip_options import ChipOptions
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, stop_gently, telling
-from phaze.commands.place_options import SYSTEM
 from phaze.commands.plan import questions_of
 from phaze.commands.plan_options import PlanOptions
 from phaze.commands.terminal import tell
-from phaze.spec.names import RANK, Rank
+from phaze.spec.names import REFERENCE_CHIP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from phaze.plan.answer.chip_choice import ChipChooser
     from phaze.plan.chips import Chips
-    from phaze.plan.time_limit import TimeLimit
     from phaze.spec.architecture import Architecture
-    from phaze.spec.chip_choice import ChipChoice, ChipQuestion
+    from phaze.spec.chip_choice import ChipChoice, ChipPrices, ChipQuestion
     from phaze.spec.study import ArchitectureSpace
     from phaze.spec.system import Cluster, Device
 
-BUILT, TEMPLATE = "tpu-v4-as-built", "h100-80gb"
-"""Architectures beside the answer: as it was built, and the nearest design of the space to its template."""
-GAP = 0.01
-"""Default gap of the search on each model."""
+TEMPLATE = "h100-80gb"
+"""Architecture beside the answer: the nearest design of the space to its template."""
+Changes = list[tuple[str, list[object]]]
+"""Keys of the chosen chip with other values."""
 LEVEL = re.compile(r"(\d{1,8})@([0-9.]+(?:e[+-]?\d{1,3})?)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChipOptions:
-    """Options of `phaze chip`: models, cluster, designs and search."""
+@dataclass(frozen=True, eq=False)
+class ChosenChip:
+    """Answer to the options of `phaze chip`, with the search that found it."""
 
-    models: Annotated[
-        str,
-        typer.Argument(
-            help="Models to train: names in config/models or paths, separated by commas.",
-            autocompletion=completion.models,
-        ),
-    ]
-    devices: Annotated[int, typer.Option(help="Number of chips that train each model.", min=1)] = 1024
-    network: Annotated[
-        str | None,
-        typer.Option(
-            help="Network levels, innermost first: devices@bytes per second and direction of a device, such "
-            "as 8@450e9,1024@50e9. Default: the system's.",
-            metavar="N@RATE,...",
-        ),
-    ] = None
-    system: Annotated[
-        str,
-        typer.Option(
-            help="System with the network, the clock and the HBM bandwidth of the chips.",
-            callback=options.known_system,
-            autocompletion=completion.systems,
-        ),
-    ] = SYSTEM
-    area_limit: Annotated[
-        str,
-        typer.Option(
-            help="Largest area of a chip, such as 600mm2, or an architecture whose area is the limit.",
-            metavar="AREA",
-        ),
-    ] = "tpu-v4"
-    technology: Annotated[
-        str,
-        typer.Option(help="Areas and energies of parts: 22nm, 16nm, 14nm, 10nm, 7nm or 5nm.", metavar="NAME"),
-    ] = "22nm"
-    hbm: Annotated[
-        str | None,
-        typer.Option(
-            help="HBM capacities in GiB, separated by commas. Default: the system's.", metavar="GIB,..."
-        ),
-    ] = None
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=A,B",
-            help="Values of a key of the designs, such as pe_x=64,128. Default: the grid of the Phaze paper.",
-        ),
-    ] = None
-    explain: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=V", help="Add the chosen chip with another value, such as glb_mib=64."),
-    ] = None
-    sequence: options.SequenceOption = None
-    global_batch: Annotated[
-        int | None,
-        typer.Option(
-            "--global-batch",
-            "--gbs",
-            help="Samples in a global batch. Default: 4 Mi tokens, or 1,024 tokens per device if more.",
-            parser=options.count,
-            metavar="N",
-        ),
-    ] = None
-    fix: Annotated[
-        str | None,
-        typer.Option(help="Fix fields of all layouts, such as cp=1,etp=1; fewer layouts are decided faster."),
-    ] = None
-    rank: Annotated[Rank, typer.Option(help="Step time that is compared: prudent or expected.")] = RANK
-    gap: Annotated[
-        float,
-        typer.Option(help="Stop when each model's chip is proven within this share.", min=0, max=0.5),
-    ] = GAP
-    seconds: Annotated[
-        float | None,
-        typer.Option(help="Time limit of the search. Default: until the gap is closed.", metavar="N"),
-    ] = None
-    as_json: options.JsonOption = False
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the answer (JSON).")] = None
+    choice: ChipChoice
+    chooser: ChipChooser
+
+    @property
+    def interrupted(self) -> bool:
+        """True if the user ended the search."""
+        return self.chooser.limit.interrupted
+
+    def page(self) -> str:
+        """Page of the answer as HTML; it bounds every design."""
+        from phaze.plan.answer.chip_designs import designs_of
+        from phaze.report.chip_page import chip_page
+
+        with telling("chip"):
+            designs = designs_of(self.chooser)
+        return chip_page(self.choice, designs).page
 
 
 @options.takes(ChipOptions, {ChipOptions: "Options"})
@@ -130,53 +66,61 @@ def chip(request: ChipOptions) -> None:
 
     Of all designs within an area limit and all layouts of every model, the answer is the chip with the least
     step time in the geometric mean, the best chip of each model, and a proof of what any other design could
-    gain at most. Beside it stand TPU v4 as built and the design nearest to an H100.
+    gain at most. Other objectives are area, energy and cost per throughput. Beside it stand TPU v4 as built
+    and the design nearest to an H100.
     """
-    refuse_outputs(request.out)
+    refuse_outputs(request.out, request.page)
+    needs(*(["pandas"] if request.page is None else ["altair", "pandas"]))
     with ended_at_once():
-        choice, interrupted = chosen_chip(request)
+        chosen = chosen_chip(request)
         from phaze.plan.answer.chip_words import choice_in_words
         from phaze.spec.documents import text_of, write_document
 
+        choice = chosen.choice
         if request.out is not None:
             write_document(choice, request.out)
+        if request.page is not None:
+            from phaze.base.files import write_text
+
+            write_text(request.page, chosen.page())
         typer.echo(text_of(choice) if request.as_json else choice_in_words(choice), nl=not request.as_json)
-    if interrupted:
+    if chosen.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def chosen_chip(request: ChipOptions) -> tuple[ChipChoice, bool]:
-    """Answer to the options, and whether the user ended the search."""
-    options.refuse_unless_positive("chip", seconds=request.seconds)
-    chooser, question, limit = _prepared(request)
-    stop_gently(limit)
+def chosen_chip(request: ChipOptions) -> ChosenChip:
+    """Answer to the options; PhazeError for invalid ones."""
+    options.refuse_unless_positive(
+        "chip", seconds=request.seconds, price_mm2=request.price_mm2, price_gib=request.price_gib
+    )
+    changes = [_pair("--explain", text) for text in request.explain or ()]
+    chooser, question = _prepared(request)
+    stop_gently(chooser.limit)
     with telling("chip"):
-        choice = _choice(chooser, question, request)
-    return choice, limit.interrupted
+        return ChosenChip(_choice(chooser, question, changes), chooser)
 
 
-def _prepared(request: ChipOptions) -> tuple[ChipChooser, ChipQuestion, TimeLimit]:
-    """Chooser of the options, with its question and time limit; PhazeError for invalid options."""
+def _prepared(request: ChipOptions) -> tuple[ChipChooser, ChipQuestion]:
+    """Chooser of the options, with its question; PhazeError for invalid options."""
     # Checked before slow imports.
     hbm_gib = _capacities(request.hbm)
     grid = dict(_pair("--sweep", text) for text in request.sweep or ())
-    for text in request.explain or ():
-        _pair("--explain", text)
     names = [str(options.known_model(name.strip())) for name in request.models.split(",")]
     if len(set(names)) < len(names):
         raise PhazeError(f"chip: models must be distinct, got {request.models}", "name each once")
-    needs("pandas")
     from phaze.plan.answer.chip_choice import ChipChooser
+    from phaze.plan.answer.chip_objectives import ChipGoal
     from phaze.plan.chips import chip_machine
     from phaze.plan.time_limit import TimeLimit
     from phaze.spec.architecture import load_technology
     from phaze.spec.chip_choice import ChipQuestion, ModelOnChips
     from phaze.spec.systems import load_cluster
 
+    space = _space(request, grid)
+    goal = ChipGoal(request.objective, load_technology(space.technology), _prices(request))
     cluster, device = load_cluster(request.system)
     if request.network is not None:
         cluster = _network(request.network, cluster, request.devices)
-    space = _space(request, grid)
     chips = _chips(space, cluster, device, hbm_gib)
     machine = chip_machine(cluster, device)
     on_chips = machine.on_architecture(chips[0], machine.stack), chips
@@ -188,19 +132,40 @@ def _prepared(request: ChipOptions) -> tuple[ChipChooser, ChipQuestion, TimeLimi
     ]
     question = ChipQuestion(
         models=tuple(
-            ModelOnChips(model=asked.model.name, sequence=asked.sequence, global_batch=asked.global_batch)
-            for asked in requests
+            ModelOnChips(model=job.model.name, sequence=job.sequence, global_batch=job.global_batch)
+            for job in requests
         ),
         devices=request.devices,
         cluster=cluster,
         space=space,
         hbm_gib=tuple(sorted({chip.hbm_gib for chip in chips if chip.hbm_gib})),
         rank=request.rank,
+        objective=goal.objective,
+        prices=goal.prices,
         gap=request.gap,
     )
     limit = TimeLimit(request.seconds or inf)
-    technology = load_technology(space.technology)
-    return ChipChooser(tuple(requests), request.gap, limit, technology), question, limit
+    return ChipChooser(tuple(requests), request.gap, limit, goal, request.robust), question
+
+
+def _prices(request: ChipOptions) -> ChipPrices | None:
+    """Prices of the parts of a chip; None without any, PhazeError for one alone or for two currencies."""
+    from phaze.spec.chip_choice import ChipPrices
+
+    prices = request.price_mm2, request.price_gib
+    if None in prices:
+        if prices != (None, None):
+            missing = "--price-mm2" if prices[0] is None else "--price-gib"
+            raise PhazeError(f"chip: {missing} is missing", "pass both prices, or leave both out")
+        return None
+    currencies = [getattr(price, "currency", "") for price in prices]
+    if len(set(currencies)) > 1:
+        raise PhazeError(
+            f"chip: --price-gib: must have the currency of --price-mm2, {currencies[0] or 'none'}, "
+            f"got {currencies[1] or 'none'}"
+        )
+    per_mm2, per_gib = (float(price) for price in prices if price is not None)
+    return ChipPrices(per_mm2=per_mm2, per_gib=per_gib, currency=currencies[0] or None)
 
 
 def _capacities(text: str | None) -> tuple[float, ...]:
@@ -263,8 +228,10 @@ def _space(request: ChipOptions, grid: Mapping[str, object]) -> ArchitectureSpac
 
     amount = re.fullmatch(r"([0-9.]+)\s*(?:mm2|mm²)?", request.area_limit)
     limit: float | str = float(amount[1]) if amount else request.area_limit
+    # The grid leaves out small designs, as no fast one is small; for other objectives one may be the best.
+    small = {} if request.objective == "time" else {"minimum_area_share": None}
     return ArchitectureSpace.parse(
-        {"grid": dict(grid), "area_limit_mm2": limit, "technology": request.technology}, "chip"
+        {"grid": {**grid, **small}, "area_limit_mm2": limit, "technology": request.technology}, "chip"
     )
 
 
@@ -287,11 +254,14 @@ def _chips(space: ArchitectureSpace, cluster: Cluster, device: Device, hbm_gib: 
 
     within = designs(space)
     if not within:
-        every = designs(space.model_copy(update={"area_limit_mm2": 1e6}))
-        least = min(design.area_mm2 or inf for design in every)
+        every = space.grid and space.grid.model_copy(update={"minimum_area_share": None})
+        areas = designs(space.model_copy(update={"area_limit_mm2": 1e6, "grid": every}))
+        least, most = (end(design.area_mm2 or inf for design in areas) for end in (min, max))
+        share = (space.grid and space.grid.minimum_area_share) or 0.0
+        shares = f"{100 * share:.0f} to 100 %"
         raise PhazeError(
-            f"chip: --area-limit {space.area_limit_mm2}: no design of the grid is that small",
-            f"the smallest one takes {digits(least)} mm2",
+            f"chip: --area-limit {space.area_limit_mm2}: no design of the grid has {shares} of that area",
+            f"designs take {digits(least)} to {digits(most)} mm2",
         )
     if len(within) == 1:
         raise PhazeError(
@@ -301,19 +271,18 @@ def _chips(space: ArchitectureSpace, cluster: Cluster, device: Device, hbm_gib: 
     return chips_of(within, device)
 
 
-def _choice(chooser: ChipChooser, question: ChipQuestion, request: ChipOptions) -> ChipChoice:
-    """Answer of a chooser, with the chips of --explain and the references."""
+def _choice(chooser: ChipChooser, question: ChipQuestion, changes: Changes) -> ChipChoice:
+    """Answer of a chooser, with the chosen chip under each change and the references."""
     from phaze.plan.answer.chip_choice import nearest_chip
     from phaze.spec.chip_choice import ChipChoice
     from phaze.spec.config import load_architecture
     from phaze.spec.measured import PublishedRuns
 
-    changes = [_pair("--explain", text) for text in request.explain or ()]
     chosen = chooser.row(chooser.chosen, "all")
     tell(f"chip: build {chosen.chip.name}; now comparing it with other chips")
     others = [*chooser.others()]
     others += [chooser.changed(key, value) for key, values in changes for value in values]
-    others.append(chooser.outside(load_architecture(BUILT), "built"))
+    others.append(chooser.outside(load_architecture(REFERENCE_CHIP), "built"))
     template = nearest_chip(chooser.chips, load_architecture(TEMPLATE))
     others.append(chooser.outside(template, "template"))
     return ChipChoice(
@@ -323,6 +292,7 @@ def _choice(chooser: ChipChooser, question: ChipQuestion, request: ChipOptions) 
         others=tuple(others),
         bounds=chooser.bounds,
         gap=chooser.largest_gain,
+        robust=chooser.robust,
         stopped=chooser.limit.reason or None,
         trust=PublishedRuns.load().trust,
     )

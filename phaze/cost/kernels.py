@@ -181,11 +181,13 @@ def times_on(
     return on_one, on_all
 
 
-def energies_on(works: Works, device: Device, width: int, figures: EnergyFigures) -> dict[str, Floats]:
-    """Dynamic energy of each unit of work on all cores of its type, in joules by component, (W,)."""
-    hardware, designs = Hardware(0.0, 0.0, network=Flat(1.0), bytes_per_element=width), _designs_of([device])
+def energies_on(
+    works: Works, devices: Sequence[Device], width: int, figures: EnergyFigures
+) -> dict[str, Floats]:
+    """Dynamic energy of each unit of work on all cores of every device, in joules by component, (W, D)."""
+    hardware, designs = Hardware(0.0, 0.0, network=Flat(1.0), bytes_per_element=width), _designs_of(devices)
     _, load = loads_of(works, designs, hardware, Layout(), 1.0, preload=True)
-    return {name: part[:, 0] for name, part in energies_of(load, designs, width, figures).items()}
+    return energies_of(load, designs, width, figures)
 
 
 def _selected(works: Works, mask: Bools) -> Works:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from phaze.spec.architecture import Architecture
-from phaze.spec.names import Rank
+from phaze.spec.names import ChipObjective, Rank
 from phaze.spec.noun import Noun
 from phaze.spec.study import ArchitectureSpace
 from phaze.spec.system import Cluster
@@ -26,6 +26,17 @@ class ModelOnChips(Noun):
     """Samples per training step."""
 
 
+class ChipPrices(Noun):
+    """Prices of the parts of a chip, in the user's currency."""
+
+    per_mm2: Positive
+    """Price of a mm² of die, with yield, test and packaging."""
+    per_gib: Result
+    """Price of a GiB of HBM."""
+    currency: Text | None = None
+    """Currency of the prices."""
+
+
 class ChipQuestion(Noun):
     """Question for the best chip: models, cluster, and the space of designs."""
 
@@ -41,8 +52,12 @@ class ChipQuestion(Noun):
     """HBM capacities of a design, in GiB."""
     rank: Rank
     """Kind of step time that is compared."""
+    objective: ChipObjective = "time"
+    """What the chip is chosen for: least step time, or least area, energy or price per throughput."""
+    prices: ChipPrices | None = None
+    """Prices of the parts of a chip, which the objective `cost` needs."""
     gap: Size
-    """Gap to the fastest step at which a search ends."""
+    """Gap to the best score at which a search ends."""
 
 
 class PlanOnChip(Noun):
@@ -57,11 +72,13 @@ class PlanOnChip(Noun):
     bound_s: Result | None = None
     """Lower bound in seconds on the step time of every layout on this chip; null if no layout fits."""
     times_best: Positive | None = None
-    """Step time relative to the fastest plan of this model on any chip of the space."""
+    """Score by the objective, relative to the best one of this model on any chip of the space."""
     tokens_per_s_mm2: Result | None = None
     """Tokens per second and mm² of a chip's area."""
     tokens_per_j: Result | None = None
     """Tokens per joule that the chips take: cores, buffers, HBM, links and leakage."""
+    tokens_per_s_price: Result | None = None
+    """Tokens per second and unit of the price of a chip; null without prices."""
 
 
 class ChipForModels(Noun):
@@ -76,19 +93,51 @@ class ChipForModels(Noun):
     """Least area in mm² that the sources of the technology support; equal to the area where they agree."""
     area_high_mm2: Result
     """Largest area in mm² that the sources of the technology support."""
+    price: Positive | None = None
+    """Price of a chip with its HBM; null without prices."""
     plans: tuple[PlanOnChip, ...]
     """Plan of every model, in the order of the question."""
 
 
 class BoundForModel(Noun):
-    """Fastest step of a model on any chip of the space."""
+    """Best score of a model on any chip of the space, with its lower bound.
+
+    A score is the step time in seconds, or per token per second the mm² or the price of the chips, or the
+    joules of a token. Less is better.
+    """
 
     model: Label
     """Name of the model."""
-    step_s: Result
-    """Step time in seconds of the fastest plan that was found on any chip."""
-    bound_s: Result
-    """Lower bound in seconds on the step time of every layout on every chip."""
+    score: Result
+    """Score of the best plan that was found on any chip."""
+    bound: Result
+    """Lower bound on the score of every layout on every chip."""
+
+
+class ChipRegret(Noun):
+    """Chip in a case, which is a model under one assumption."""
+
+    model: Label
+    """Name of the model."""
+    assumption: Text
+    """Assumption, as a clause after `if`."""
+    chip: Label
+    """Name of the chip."""
+    hbm_gib: Positive
+    """HBM capacity in GiB."""
+    regret: Result | None
+    """Share by which a score is above that of the best chip of the case; null if the model does not fit."""
+
+
+class RobustChoice(Noun):
+    """Regret of chips if rates, vector cores, overlap or the load of experts are not as assumed."""
+
+    compared: tuple[ChipRegret, ...] = Field(min_length=1)
+    """Compared chips, each in the case of its largest regret, by increasing regret; the first is chosen."""
+    cases: tuple[ChipRegret, ...] = Field(min_length=1)
+    """Best chip of every model under every assumption, with the regret of the chosen chip."""
+    gap: Size
+    """Most by which a chip that is not compared can be better than the best compared one in any case."""
 
 
 class ChipChoice(Noun):
@@ -101,13 +150,16 @@ class ChipChoice(Noun):
     designs: PositiveInt
     """Number of designs within the area limit, each with all HBM capacities."""
     chosen: ChipForModels
-    """Chip for all models: the smallest geometric mean of step times relative to the best chip of each."""
+    """Chip for all models: the smallest geometric mean of scores relative to the best chip of each, or the
+    smallest largest regret if the choice is robust."""
     others: tuple[ChipForModels, ...]
     """Best chip of each model, where it is another one; chips with changed keys; references."""
     bounds: tuple[BoundForModel, ...]
-    """Fastest step and lower bound of every model."""
+    """Best score and lower bound of every model."""
     gap: Size
-    """Most by which any chip of the space can be faster for all models, in the geometric mean."""
+    """Most by which any chip of the space can be better for all models, in the geometric mean of scores."""
+    robust: RobustChoice | None = None
+    """Regrets by which the chip was chosen; null if it was not."""
     stopped: Text | None = None
     """Reason why the search ended early; null if it did not."""
     trust: Text

@@ -14,7 +14,7 @@ import pytest
 
 import phaze
 from phaze import api
-from phaze.commands.chip import ChipOptions
+from phaze.commands.chip_options import ChipOptions
 from phaze.commands.emit import ReadOptions
 from phaze.commands.place_options import PlaceOptions
 from phaze.commands.plan_options import PlannersOptions, PlanOptions
@@ -143,7 +143,7 @@ OF_PLACEMENTS |= names_of(PiperChoices)
         ),
         (api.ReadFields, ReadOptions, {"flags", "runtime", "gpus", "as_json", "out"}),
         (api.PlaceFields, PlaceOptions, OF_PLACEMENTS),
-        (api.ChipFields, ChipOptions, {"models", "as_json", "out"}),
+        (api.ChipFields, ChipOptions, {"models", "as_json", "out", "page"}),
     ],
 )
 def test_functions_have_exactly_the_options_of_their_commands(

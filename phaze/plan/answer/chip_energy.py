@@ -4,63 +4,126 @@ Operators take the dynamic energy of their mapping on all cores, forward, backwa
 recomputed. A byte that a device sends takes the energy of a link: in collectives of layers, between pipeline
 stages, and for gradients and weights of data-parallel replicas. The chips leak for the whole step. The update
 of the optimizer is not counted: it moves the states of a parameter once a step.
+
+The fastest plan of a chip need not take the least energy on it. The lower bound holds for every plan.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
+from scipy.sparse import csr_array
 
+from phaze.base.arrays import Floats
+from phaze.base.progress import counted
 from phaze.cost.kernels import energies_on, works_of_kernels
 from phaze.cost.network.network import Collective, sent_bytes
-from phaze.layout import Layout
+from phaze.layout import SHARD_FIELDS, Layout
 from phaze.plan.answer.priced import PricedLayout
+from phaze.plan.bounds.chips import AT_ONCE, ELEMENT_BYTES
+from phaze.plan.bounds.shards import distinct_rows
 from phaze.plan.layers.scheduled import COLLECTIVE
 from phaze.plan.machines import device_of
+from phaze.plan.question import PlanQuestion
+from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.rules import TrainingTask
 from phaze.spec.architecture import EnergyFigures
+from phaze.spec.system import Device
 from phaze.workload.kinds import COLLECTIVES
-from phaze.workload.operators import Operator
+from phaze.workload.operators import Operator, Part
 from phaze.workload.workload import Workload
 
 
 def step_joules(priced: PricedLayout, figures: EnergyFigures, area_mm2: float) -> dict[str, float]:
     """Energy of a step on all devices, in joules by component of the chip; `link` and `leakage` are two."""
     question, layout = priced.question, priced.staged.layout
-    task = question.task
     workload = question.lowering(layout).workload(layout)
-    lowered = question.lowering(layout).layers(layout)
-    # Every rank of tensor and context parallelism runs the operators of every microbatch of its replica.
-    times = layout.tp * layout.cp * task.global_batch / layout.microbatch
+    costs = question.lowering(layout).layers(layout).costs
     recomputed = priced.recomputed_layers / sum(priced.split.blocks) if layout.recompute == "full" else 1.0
-    weighted: dict[Operator, float] = defaultdict(float)
+    repeated = {}
     for layer in workload.layers:
-        cost, count = lowered.costs[layer.name], workload.counts[layer.name]
-        forward_s = cost.forward_s.sum()
-        again = recomputed * cost.again_s(layout.recompute).sum() / forward_s if forward_s else 0.0
-        for operators, passes in ((layer.forward.operators, 1.0 + again), (layer.backward.operators, 1.0)):
-            for operator in operators:
-                weighted[operator] += times * passes * count
-    joules = _dynamic(priced, weighted, figures)
-    sent = sum(number * _sent(operator, layout) for operator, number in weighted.items())
+        forward_s = costs[layer.name].forward_s.sum()
+        again_s = costs[layer.name].again_s(layout.recompute).sum()
+        repeated[layer.name] = recomputed * again_s / forward_s if forward_s else 0.0
+    runs = _runs(workload, layout, question.task, repeated)
+    parts = _dynamic(question, [runs], [device_of(question.machine)], figures)
+    joules = {name: float(part[0, 0]) for name, part in parts.items()}
+    sent = sum(number * _sent(operator, layout) for operator, number in runs.items())
     sent += _exchanged(workload, priced)
     joules["link"] = float(sent) * figures.link_j_per_byte
-    joules["leakage"] = figures.leakage_w_per_mm2 * area_mm2 * priced.price.time_s * task.devices
+    joules["leakage"] = leakage_w(figures, area_mm2, question.task) * priced.price.time_s
     return joules
 
 
+def leakage_w(figures: EnergyFigures, area_mm2: float, task: TrainingTask) -> float:
+    """Leakage power of all devices of a training task, in W."""
+    return figures.leakage_w_per_mm2 * area_mm2 * task.devices
+
+
+def least_joules(
+    question: PlanQuestion, grid: LayoutGrid, devices: Sequence[Device], figures: EnergyFigures
+) -> Floats:
+    """Lower bound on the dynamic energy of a step, over all layouts of a grid on every device, in J, (D,).
+
+    It is that of the operators and collectives of the layers of one shard. Recomputation and what pipeline
+    stages and replicas send only add to it.
+    """
+    _, places, _ = distinct_rows(np.stack([getattr(grid, name) for name in SHARD_FIELDS], axis=1))
+    runs, sent = list[Mapping[Operator, float]](), list[float]()
+    for place in counted(places.tolist(), "shards"):
+        layout = replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0)
+        runs.append(_runs(question.lowering(layout).workload(layout), layout, question.task, {}))
+        sent.append(sum(number * _sent(operator, layout) for operator, number in runs[-1].items()))
+    link = np.array(sent)[:, None] * figures.link_j_per_byte
+    least = []
+    batches = -(-len(devices) * len({operator.parts for row in runs for operator in row}) // AT_ONCE)
+    for part in np.array_split(np.arange(len(devices)), min(batches, len(devices))):
+        parts = _dynamic(question, runs, [devices[place] for place in part], figures)
+        least.append((sum(parts.values()) + link).min(axis=0))
+    return np.concatenate(least)
+
+
+def _runs(
+    workload: Workload, layout: Layout, task: TrainingTask, repeated: Mapping[str, float]
+) -> dict[Operator, float]:
+    """Number of runs of every operator in a step, on all devices.
+
+    `repeated` is the share of each layer's forward pass that is recomputed, by default none.
+    """
+    # Every rank of tensor and context parallelism runs the operators of every microbatch of its replica.
+    times = layout.tp * layout.cp * task.global_batch / layout.microbatch
+    runs: dict[Operator, float] = defaultdict(float)
+    for layer in workload.layers:
+        count, forward = workload.counts[layer.name], 1.0 + repeated.get(layer.name, 0.0)
+        for operators, passes in ((layer.forward.operators, forward), (layer.backward.operators, 1.0)):
+            for operator in operators:
+                runs[operator] += times * passes * count
+    return runs
+
+
 def _dynamic(
-    priced: PricedLayout, weighted: Mapping[Operator, float], figures: EnergyFigures
-) -> dict[str, float]:
-    """Dynamic energy of operators on cores, in joules by component."""
-    machine, width = priced.question.machine, priced.staged.layout.bytes_per_element
-    operators = [operator for operator in weighted if operator.core not in (COLLECTIVE, "none")]
-    works = works_of_kernels([operator.parts for operator in operators], machine.vector_cycles)
-    numbers = np.array([weighted[operator] for operator in operators])
-    energies = energies_on(works, device_of(machine), width, figures)
-    return {name: float(part @ numbers) for name, part in energies.items()}
+    question: PlanQuestion,
+    runs: Sequence[Mapping[Operator, float]],
+    devices: Sequence[Device],
+    figures: EnergyFigures,
+) -> dict[str, Floats]:
+    """Dynamic energy of sets of operators on the cores of every device, in joules by component, (R, D)."""
+    kernels: dict[tuple[Part, ...], int] = {}
+    entries = [
+        (number, place, kernels.setdefault(operator.parts, len(kernels)))
+        for place, row in enumerate(runs)
+        for operator, number in row.items()
+        if operator.core not in (COLLECTIVE, "none")
+    ]
+    works = works_of_kernels([*kernels], question.machine.vector_cycles)
+    number, rows, columns = np.array(entries).T
+    numbers = csr_array((number, (rows.astype(int), columns.astype(int))), (len(runs), len(kernels)))
+    energies = energies_on(works, devices, ELEMENT_BYTES, figures)
+    return {name: numbers @ part for name, part in energies.items()}
 
 
 def _sent(operator: Operator, layout: Layout) -> float:

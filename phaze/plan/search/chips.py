@@ -2,15 +2,16 @@
 
 Chips that differ only in fields of which more is never slower form a group (`bounds.chips`). Every group has
 a lower bound with the layout free, from its layers alone. The most promising chip gives the first plan. The
-groups are then taken by increasing bound. A `LayoutSearch` on a chip that is at least as large as each of a
-group excludes all of them at once, if no layout on it beats the best plan. Otherwise the group is split, down
-to single chips. The search ends at the first group whose bound is not below the best plan by more than the
-gap.
+groups are then taken by increasing bound on the score, by default the step time (`chip_scores`). A
+`LayoutSearch` on a chip that is at least as large as each of a group excludes all of them at once, if no
+layout on it beats the best plan. Otherwise the group is split, down to single chips. The search ends at the
+first group whose bound is not below the best plan by more than the gap.
 """
 
 from __future__ import annotations
 
 import gc
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,12 +25,15 @@ from phaze.base.arrays import Floats
 from phaze.plan.bounds.chips import ChipBounds, ChipGroup, groups_of
 from phaze.plan.machines import device_of
 from phaze.plan.question import PlanQuestion
+from phaze.plan.search.chip_scores import ChipScores
 from phaze.plan.search.planned import LayoutPlans, PlannedLayout
 from phaze.plan.search.search import LayoutPlanner, LayoutSearch
 from phaze.runtimes.space import Space, legal_space
 from phaze.spec.system import Device
 from phaze.spec.training_plan import ChipOutcome, PlanCertificate
 
+FUTILE = 2.0
+"""Ratio of a step time to the bound by layers alone from which a search is unlikely to exclude it."""
 SUMMED = ("layouts", "same", "unfit", "simulated", "divisions", "undecided_layouts")
 """Counts of a certificate that add up over chips."""
 Outcome = Literal["best", "slower", "excluded", "unfit", "undecided"]
@@ -48,11 +52,15 @@ class ChipSearch:
     chips: Sequence[Device] = ()
     """Chips to choose from; empty: the machine's device."""
     on_better: Callable[[ChipSearch], None] = lambda _: None
-    """Callback for every plan that is faster than all before, on any chip."""
+    """Callback for every plan that is better than all before, on any chip."""
+    scores: ChipScores | None = None
+    """Scores by which chips are compared, on each that of its fastest plan; None: step times."""
     place: int = 0
-    """Index of the chip with the fastest plan; without a plan, of the one that comes closest to fit one."""
+    """Index of the chip with the best plan; without a plan, of the one that comes closest to fit one."""
     searches: dict[int, LayoutSearch] = field(default_factory=dict)
     """Searches over the layouts of chips, by index; all other chips are excluded by their bounds so far."""
+    _plan_scores: dict[tuple[int, float], float] = field(default_factory=dict)
+    """Scores of plans by chip and step time."""
 
     @cached_property
     def _bound(self) -> ChipBounds:
@@ -84,6 +92,30 @@ class ChipSearch:
         """Step time of the fastest plan."""
         return min((search.best_s for search in self.searches.values()), default=inf)
 
+    @cached_property
+    def _scores(self) -> ChipScores:
+        return self.scores or ChipScores.of_rates([1.0] * max(len(self.chips), 1))
+
+    @property
+    def best(self) -> float:
+        """Score of the best plan; infinite without a plan."""
+        return min(map(self.score_on, self.searches), default=inf)
+
+    def score_on(self, place: int) -> float:
+        """Score of the fastest plan on a chip that is searched; infinite without a plan."""
+        search = self.searches[place]
+        if search.best_s == inf or self._scores.of_plan is None:
+            return float(self._scores.fixed[place] + self._scores.rates[place] * search.best_s)
+        if (place, search.best_s) not in self._plan_scores:
+            score = self._scores.of_plan(place, search.question, search.fastest)
+            self._plan_scores[place, search.best_s] = score
+        return self._plan_scores[place, search.best_s]
+
+    @property
+    def bounds(self) -> Floats:
+        """Lower bound on the score of every chip so far, (D,)."""
+        return self._scores.bounds(self.bounds_s, range(len(self.bounds_s)))
+
     @property
     def fastest(self) -> PlannedLayout:
         """Fastest plan so far."""
@@ -111,13 +143,15 @@ class ChipSearch:
         self._search(self._most_promising(queue[-1]), number)
         while queue and not self.planner.limit.reason:
             group = queue.pop()
-            if group.bound_s >= self._target_s:
+            if self._bound_on(group) >= self._target:
                 break
             if len(group.places) > 1:
-                group = replace(group, bound_s=self._bound_of(group))
-                self._raise(group)
-                if group.bound_s < self._target_s:
-                    queue = _by_bound([*queue, *self._bounded(group.parts(self.chips))])
+                # Where small chips score well, no layout on a large one excludes them.
+                if self.scores is None or self._longest_s(group, self._target) < FUTILE * group.bound_s:
+                    group = self.exclude(group, self._target)
+                if self._bound_on(group) < self._target:
+                    for part in self._bounded(group.parts(self.chips)):
+                        insort(queue, part, key=self._urgency)
             elif group.places[0] not in self.searches:
                 self._search(group.places[0], number)
         if self.best_s == inf:
@@ -130,19 +164,37 @@ class ChipSearch:
     def _most_promising(self, group: ChipGroup) -> int:
         """Chip with the smallest bound in the smallest part of a group."""
         while len(group.places) > 1:
-            group = _by_bound(self._bounded(group.parts(self.chips)))[-1]
+            group = self._by_bound(self._bounded(group.parts(self.chips)))[-1]
         return group.places[0]
 
     @property
-    def _target_s(self) -> float:
-        """Step time below which a plan would be faster than the best one by more than the gap."""
-        return self.best_s * (1 - self.planner.gap)
+    def _target(self) -> float:
+        """Score below which a plan would be better than the best one by more than the gap."""
+        return self.best * (1 - self.planner.gap)
+
+    def _bound_on(self, group: ChipGroup) -> float:
+        """Lower bound on the score of each chip of a group."""
+        return float(self._scores.bounds(self.chip_bounds_s, group.places).min())
+
+    def _longest_s(self, group: ChipGroup, score: float | Floats) -> float:
+        """Step time from which no chip of a group scores less than `score`, as far as bounds do not tell."""
+        places = np.array(group.places)
+        scores = np.broadcast_to(score, places.shape)
+        left = self._scores.bounds(self.chip_bounds_s, places) < scores
+        return self._scores.longest_s(places[left], scores[left])
+
+    def _by_bound(self, groups: Iterable[ChipGroup]) -> list[ChipGroup]:
+        """Groups by decreasing bound: the last one is the most promising, in a tie that of the first chip."""
+        return sorted(groups, key=self._urgency)
+
+    def _urgency(self, group: ChipGroup) -> tuple[float, int]:
+        return -self._bound_on(group), -group.places[0]
 
     def _first_groups(self) -> list[ChipGroup]:
         """The largest groups by decreasing bound; a single chip, or the machine's device, has no bound."""
         if not self.chips:
             return [ChipGroup((0,), device_of(self.question_on(0).machine))]
-        return _by_bound(self._bounded(groups_of(self.chips)))
+        return self._by_bound(self._bounded(groups_of(self.chips)))
 
     def _bounded(self, groups: Sequence[ChipGroup]) -> list[ChipGroup]:
         """Groups with bounds by their layers alone."""
@@ -155,17 +207,33 @@ class ChipSearch:
             self._raise(group)
         return bounded
 
+    def bound_each(self) -> None:
+        """Raise the bound of every chip to that of its own layers, as chips of a group may differ much."""
+        self._bounded([ChipGroup((place,), chip) for place, chip in enumerate(self.chips)])
+
+    def raise_bound(self, place: int, bound_s: float) -> None:
+        """Raise the bound of a chip to that of another search over its layouts."""
+        self.chip_bounds_s[place] = max(self.chip_bounds_s[place], bound_s)
+
     def _raise(self, group: ChipGroup) -> None:
         """Raise the bounds of chips to that of their group."""
         places = list(group.places)
         self.chip_bounds_s[places] = np.maximum(self.chip_bounds_s[places], group.bound_s)
 
-    def _bound_of(self, group: ChipGroup) -> float:
-        """Lower bound of a group by a search over layouts on its envelope, which ends below the best plan."""
+    def exclude(self, group: ChipGroup, score: float | Floats) -> ChipGroup:
+        """Group with a raised bound, by a search over layouts on its envelope.
+
+        It excludes scores below `score` if no layout on the envelope is as fast as a chip would have to be.
+        """
+        group = replace(group, bound_s=self._bound_of(group, self._longest_s(group, score)))
+        self._raise(group)
+        return group
+
+    def _bound_of(self, group: ChipGroup, target_s: float) -> float:
+        """Lower bound of a group by a search over layouts on its envelope, which ends below a step time."""
         question = self.question_on(group.places[0])
         question = replace(question, machine=group.envelope_machine(question.machine))
-        first = (self.search.fastest,) if self.best_s < inf else ()
-        target_s, label = self._target_s, f"{group.envelope.name}: "
+        first, label = (self.search.fastest,) if self.best_s < inf else (), f"{group.envelope.name}: "
         planner = replace(self.planner, most_s=target_s, enough_s=target_s, gap=0.0, first=first, label=label)
         search = planner.search(question, self._space, self._bound.families_s(group.envelope))
         search.run(1)
@@ -178,23 +246,27 @@ class ChipSearch:
 
     def _search(self, place: int, number: int) -> None:
         """Search the layouts of one chip, as far as they may be faster than the best plan so far."""
-        # An equally fast plan on a later chip, such as one with more memory, is no reason to change.
-        best_before_s = self.best_s
+        # An equally good plan on a later chip, such as one with more memory, is no reason to change.
+        best_before = self.best
 
-        def note(search: LayoutSearch) -> None:
-            if search.best_s < best_before_s:
+        def note(_: LayoutSearch) -> None:
+            if self.score_on(place) < best_before:
                 self.place = place
                 self.on_better(self)
 
         label = f"{self.chips[place].name}: " if self.chips else self.planner.label
         # The layout of the best plan is often a good one on the next chip.
         first = (self.search.fastest,) if self.best_s < inf else self.planner.first
-        planner = replace(self.planner, most_s=self.best_s, label=label, on_better=note, first=first)
+        most_s = self._scores.longest_s([place], best_before)
+        planner = replace(self.planner, most_s=most_s, label=label, on_better=note, first=first)
         if not self.searches:
             self.place = place
         least_s = self._bound.families_s(self.chips[place]) if self.chips else None
         self.searches[place] = planner.search(self.question_on(place), self._space, least_s)
         self.searches[place].run(number)
+        # Where the score is not the time, the fastest plan on a chip may score worse than the one before.
+        if self.best < inf:
+            self.place = min(self.searches, key=self.score_on)
 
     def extend(self, rows: int) -> None:
         """Continue the search on the best chip until no other of its layouts can be one of `rows` rows."""
@@ -263,8 +335,3 @@ class ChipSearch:
         if bound_s < self.best_s * (1 - self.planner.gap):
             return "undecided"
         return "slower" if search is not None else "excluded"
-
-
-def _by_bound(groups: Iterable[ChipGroup]) -> list[ChipGroup]:
-    """Groups by decreasing bound, so that the last one is the most promising; in a tie the first chip's."""
-    return sorted(groups, key=lambda group: (-group.bound_s, -group.places[0]))

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 import phaze
 from phaze.base.errors import PhazeError
+from phaze.commands.chip import ChosenChip
 from phaze.spec.chip_choice import ChipChoice
 from phaze.spec.documents import read_as
 from tests.commands import invoke
 
+if TYPE_CHECKING:
+    from phaze.plan.answer.chip_choice import ChipChooser
+
 SMALL = ["gpt2", "--devices", "4", "--sequence", "512", "--gbs", "8", "--gap", "0.05"]
 GRID = ["--sweep", "pe_x=128", "--sweep", "pe_y=128", "--sweep", "num_tc=2,4", "--sweep", "num_vc=16,64"]
 MISTAKES = {
-    ("--area-limit", "1mm2"): ("no design of the grid is that small", "the smallest one takes"),
+    ("--area-limit", "1mm2"): ("no design of the grid has 30 to 100 % of that area", "designs take 3.36 to"),
+    ("--area-limit", "90000mm2", "--sweep", "num_tc=2", "--sweep", "num_vc=2"): (
+        "--area-limit 90000.0: no design of the grid has 30 to 100 % of that area",
+        "designs take",
+    ),
+    ("--area-limit", "1mm2", "--objective", "area"): ("no design of the grid has 0 to 100 %", "designs take"),
     ("--network", "2@1e9"): ("--network: has 2 devices, and --devices asks for 4", "at least 4 devices"),
     ("--network", "4"): ("must be DEVICES@BYTES_PER_S of every level, got 4", "8@450e9"),
     (
@@ -38,6 +48,13 @@ MISTAKES = {
     ("--sweep", "pe_z=3"): ("--sweep: pe_z: is not a size of a design", "did you mean"),
     ("--explain", "glb_mib"): ("--explain: must be KEY=VALUE", ""),
     ("--technology", "3nm"): ("there is no technology '3nm'", "known are"),
+    ("--objective", "cost"): ("--objective cost: needs the prices of a mm2", "--price-mm2 0.3USD"),
+    ("--price-mm2", "1"): ("--price-gib is missing", "pass both prices"),
+    ("--price-mm2", "1USD", "--price-gib", "1EUR"): (
+        "--price-gib: must have the currency of --price-mm2, USD, got EUR",
+        "",
+    ),
+    ("--price-mm2", "0", "--price-gib", "1"): ("--price-mm2: must be a finite number > 0, got 0", ""),
 }
 
 
@@ -68,18 +85,18 @@ def test_the_answer_fits_a_terminal_and_a_file(tmp_path: Path) -> None:
     assert "With glb_mib=2" in told
     assert "At the edge of the grid: num_tc 4 is the largest" in " ".join(told.split())
     (bound,) = choice.bounds
-    assert bound.bound_s <= bound.step_s
+    assert bound.bound <= bound.score
     assert choice.gap <= 0.06
     for row in (choice.chosen, *choice.others):
         for on_chip in row.plans:
             assert on_chip.plan is not None
             assert on_chip.plan.layout.cp == 1
-            assert on_chip.plan.by("prudent") >= bound.bound_s or row.role != "all"
-    answer = phaze.ChipAnswer(choice)
+            assert on_chip.plan.by("prudent") >= bound.bound or row.role != "all"
+    answer = phaze.ChipAnswer(ChosenChip(choice, cast("ChipChooser", None)))
     assert str(answer) in told
     table = answer.table()
     assert list(table["role"]) == ["all", "glb_mib=2", "built", "template"]
-    assert table["step_s"][0] == pytest.approx(bound.step_s, rel=0.01)
+    assert table["step_s"][0] == pytest.approx(bound.score, rel=0.01)
     assert answer.to_json() == file.read_text()
 
 

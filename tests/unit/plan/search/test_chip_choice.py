@@ -8,9 +8,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from phaze.plan.answer.chip_choice import SPARE, ChipChooser, nearest_chip
+from phaze.plan.answer.chip_choice import ChipChooser, nearest_chip
 from phaze.plan.answer.chip_energy import step_joules
+from phaze.plan.answer.chip_objectives import ChipGoal
 from phaze.plan.answer.chip_words import choice_in_words
+from phaze.plan.answer.model_chips import SPARE
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.chips import load_chips
 from phaze.plan.search.search import LayoutPlanner
@@ -58,7 +60,7 @@ def request(layers: int, sequence: int) -> AskedPlan:
 def chooser() -> ChipChooser:
     """Return the choice of a chip for two models."""
     requests = request(2, 512), request(4, 2048)
-    return ChipChooser(requests, GAP, TimeLimit(), load_technology("22nm"))
+    return ChipChooser(requests, GAP, TimeLimit(), ChipGoal("time", load_technology("22nm")))
 
 
 @cache
@@ -76,13 +78,13 @@ def times_s() -> np.ndarray:
 def test_the_chosen_chip_is_the_best_by_a_search_on_every_chip() -> None:
     best_s = times_s().min(axis=1)
     for model, least_s in zip(chooser().models, best_s.tolist(), strict=True):
-        assert least_s * (1 - 1e-9) <= model.best_s <= least_s / (1 - GAP)
+        assert least_s * (1 - 1e-9) <= model.best_score <= least_s / (1 - GAP)
         assert model.search.bound_s <= least_s * (1 + 1e-9)
     means = np.exp(np.log(times_s() / best_s[:, None]).mean(axis=0))
     chosen = chooser().chosen
-    # Only the best chips of both models are candidates: a compromise may be missed, and the gap says so.
     assert means[chosen] * (1 - chooser().largest_gain) <= means.min() * (1 + 1e-9)
-    assert chooser().largest_gain < 0.05
+    # Gaps of both models and of the mean, and the time that a smaller chip may cost.
+    assert chooser().largest_gain < 3 * GAP + SPARE
     assert chooser().least_mean <= means.min() * (1 + 1e-9)
 
 
@@ -90,7 +92,7 @@ def test_the_chosen_chip_is_the_best_by_a_search_on_every_chip() -> None:
 def test_a_smaller_chip_is_taken_if_it_is_nearly_as_fast() -> None:
     for model, row_s in zip(chooser().models, times_s(), strict=True):
         place = model.smallest
-        assert row_s[place] <= model.best_s * (1 + SPARE)
+        assert row_s[place] <= model.best_score * (1 + SPARE)
         assert chips()[place].area_mm2 <= chips()[model.search.place].area_mm2  # type: ignore[operator]
         assert chips()[place].hbm_gib <= chips()[model.search.place].hbm_gib  # type: ignore[operator]
 
@@ -177,11 +179,11 @@ def test_gradients_of_replicas_are_sent_twice() -> None:
 def test_a_chip_has_a_plan_although_the_time_is_over() -> None:
     """The layout of the best plan is priced on other chips, so that candidates can be compared."""
     asked = request(2, 512)
-    chooser = ChipChooser((asked,), GAP, TimeLimit(), load_technology("22nm"))
+    chooser = ChipChooser((asked,), GAP, TimeLimit(), ChipGoal("time", load_technology("22nm")))
     (model,) = chooser.models
     best = model.search.place
     chooser.limit.interrupted = True
     evaluated = [model.on_chip(place) for place, chip in enumerate(chips()) if chip.hbm_gib == 32.0]
     assert all(plan.priced is not None for plan in evaluated)
     assert all(plan.stopped for plan in evaluated if plan.bound_s < model.search.bound_s)
-    assert model.on_chip(best).time_s >= model.search.bound_s
+    assert model.on_chip(best).score >= model.search.bound_s
