@@ -127,7 +127,6 @@ def _frame(
         columns[f"limit{suffix}"] = limits.take(limit.ravel())
         columns |= {f"{name}{suffix}_j": part.ravel() for name, part in energy.items()}
         columns[f"hbm{suffix}_bytes"] = np.broadcast_to(load.hbm_bytes, latency.shape).ravel()
-        columns["reduced_bytes"] = np.broadcast_to(load.reduced_bytes, latency.shape).ravel()
     return pd.DataFrame(columns)
 
 

@@ -177,7 +177,6 @@ class Estimates(Table):
         **{f"{part}_all_j": real(f"{part} energy on all cores") for part in ENERGIES},
         "hbm_bytes": real("HBM traffic on one core"),
         "hbm_all_bytes": real("HBM traffic on all cores"),
-        "reduced_bytes": real("bytes all-reduced per tensor-parallel rank; other collectives count half"),
     }
     rules = {"all cores are never slower than one": lambda f: f["latency_all_s"] <= f["latency_s"]}
 

@@ -44,7 +44,7 @@ from phaze.cost.mapper.search import CoreGroups, Tables, search_shape
 from phaze.cost.mapper.splits import SplitSpace, list_splits
 from phaze.cost.mapper.tilings import MOST
 from phaze.cost.mapper.works import Works
-from phaze.cost.network.network import EXCHANGES, Flat, Kind, sent_bytes
+from phaze.cost.network.network import Flat, Kind, sent_bytes
 from phaze.cost.vector import vector_cycles
 from phaze.layout import Layout
 from phaze.workload.lower.attention import BLOCK
@@ -185,8 +185,6 @@ class Load:
     """Words to and from vector cores, part of `glb_words`."""
     hbm_bytes: Floats
     link_bytes: Floats
-    reduced_bytes: Floats
-    """Bytes all-reduced across tensor-parallel ranks, per rank."""
     operations: Floats
     """Multiply-accumulates plus vector-lane cycles."""
 
@@ -214,7 +212,6 @@ def loads_of(
     streamed = works.total(works.streamed_bytes)[:, None] / hardware.bytes_per_element
     operations = works.total(works.shapes.prod(axis=1, dtype=float) + works.elements * works.cycles)
     operations += cycles_per_addition * works.total(adds)
-    reduced = reduced_bytes(works)
     network_s, link_bytes = _exchanges(works, hardware.network, layout)
 
     def load(mapped: MappedShapes, cores: Ints) -> Load:
@@ -229,7 +226,6 @@ def loads_of(
             streamed_words=streamed,
             hbm_bytes=hbm,
             link_bytes=works.total(link_bytes)[:, None],
-            reduced_bytes=reduced[:, None],
             operations=operations[:, None],
         )
 
@@ -307,18 +303,6 @@ def _exchanges(works: Works, network: Flat, layout: Layout) -> tuple[Floats, Flo
         seconds[chosen] = network.seconds(kind, size_bytes, group)
         nbytes[chosen] = size_bytes if kind == "send" else sent_bytes(kind, size_bytes, group.ranks)
     return seconds, nbytes
-
-
-def reduced_bytes(works: Works) -> Floats:
-    """Bytes of the all-reduce that is equivalent to the collectives of each unit of work, (W,).
-
-    Any other collective counts as the all-reduce in which a device sends the same number of bytes.
-    """
-    nbytes = np.zeros_like(works.network_bytes)
-    for kind, exchanges in EXCHANGES.items():
-        is_kind = works.kinds == kind
-        nbytes[is_kind] = exchanges / EXCHANGES["all_reduce"] * works.network_bytes[is_kind]
-    return works.total(nbytes)
 
 
 def additions(works: Works, layout: Layout) -> Floats:

@@ -422,10 +422,8 @@ def test_sequence_parallelism_sends_no_more_than_the_all_reduces_that_it_replace
     kinds = ("all_reduce", "reduce_scatter", "all_gather")
     moved = {"elements": ELEMENTS, "network_bytes": 2.0 * ELEMENTS}
     found = estimated(chip(), frame(*(part(i, "network", kind, **moved) for i, kind in enumerate(kinds))))
-    for column in ("link_j", "reduced_bytes"):
-        whole, *halves = found[column]
-        assert halves == [whole / 2] * 2
-    assert found["reduced_bytes"][0] == 2.0 * ELEMENTS
+    whole, *halves = found["link_j"]
+    assert halves == [whole / 2] * 2
     assert found["mac_j"].tolist() == [found["mac_j"][0], found["mac_j"][0], 0.0]
     alone = estimated(chip(), hardware=replace(PAPER, network=Flat(1e30, BOTH_DIRECTIONS)), parts=frame(*(
         part(i, "network", kind, **moved) for i, kind in enumerate(kinds))))  # fmt: skip

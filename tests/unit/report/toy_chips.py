@@ -125,7 +125,6 @@ def estimates(point: Slicing, shard: str) -> pd.DataFrame:
                     "latency_all_s": every, "limit": limit, "limit_all": limit_all, **energy,
                     **{key.replace("_j", "_all_j"): value * 1.1 for key, value in energy.items()},
                     "hbm_bytes": op[-1], "hbm_all_bytes": op[-1],
-                    "reduced_bytes": op[-1] if op[1] == "network" else 0.0,
                 }
             )  # fmt: skip
     return Estimates.check(pd.DataFrame(rows))

@@ -69,7 +69,7 @@ def make_estimates(operators: pd.DataFrame) -> pd.DataFrame:
             every = rng.uniform(1e-5, 1e-4) if core != "vector" else rng.uniform(1e-6, 1e-5)
             one = every * (1 + (cores - 1) * rng.uniform(0.3, 1.0))
             energies = {f"{part}{which}_j": rng.random() for part in ENERGIES for which in ("", "_all")}
-            moved = {column: rng.random() for column in ("hbm_bytes", "hbm_all_bytes", "reduced_bytes")}
+            moved = {column: rng.random() for column in ("hbm_bytes", "hbm_all_bytes")}
             latencies = {"latency_s": one, "latency_all_s": every}
             rows.append({"work": work, "design": design, **latencies, **energies, **moved})
     return pd.DataFrame(rows).assign(**POINT)
