@@ -18,7 +18,8 @@ from phaze.base.job import let_jobs_import, split_params
 from phaze.base.occupancy import begin_run, cancel_timers, clear_dead_lock, keep_study
 from phaze.base.provenance import source_digest
 from phaze.spec.measured import PublishedRuns
-from phaze.spec.systems import STACKS, load_stack
+from phaze.spec.chip_study import search_name
+from phaze.spec.systems import STACKS, chip_path, load_stack
 
 min_version("9.12")
 let_jobs_import(HOME)
@@ -75,6 +76,9 @@ wildcard_constraints:
     topology="|".join(map(re.escape, settings.study.maps.topologies)) or "none",
     stages="[a-z0-9.-]+",
     question="|".join(map(re.escape, settings.study.layouts.points)) or "none",
+    search="|".join(map(re.escape, settings.study.chips.points)) or "none",
+    network="|".join(map(re.escape, settings.study.chips.scenarios)) or "none",
+    chip="[a-z0-9][a-z0-9.-]*",
 
 
 onstart:
@@ -104,12 +108,12 @@ include: "rules/place.smk"
 include: "rules/certify.smk"
 include: "rules/read.smk"
 include: "rules/simulate.smk"
-include: "rules/recommend.smk"
 include: "rules/cases.smk"
 include: "rules/tiled.smk"
 include: "rules/maps.smk"
 include: "rules/measured.smk"
 include: "rules/layouts.smk"
+include: "rules/chips.smk"
 include: "rules/report.smk"
 include: "rules/papers.smk"
 

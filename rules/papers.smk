@@ -56,7 +56,7 @@ rule report_papers:
         page=reported("papers.html"),
         markdown="<results>/report/papers.md",
     params:
-        **study_without(("measured", "layouts")),
+        **study_without(("measured", "layouts", "chips")),
         **stated(
             published={part: PUBLISHED[part] for part in PAPERS if part in PUBLISHED},
             models=(

@@ -227,12 +227,6 @@ def simulations():
     return [f"<results>/simulations/{MAIN}/{model}.parquet" for model in settings.study.models]
 
 
-def recommendations():
-    """Return the files of the recommended plans shown in the report."""
-    models = settings.study.models if settings.study.recommend else ()
-    return [f"<results>/recommendations/{MAIN}/{model}.parquet" for model in models]
-
-
 CHIP_STACK = load_stack(STACKS["chip"], CONFIG).model_dump(mode="json")
 """Software stack with which placements are priced: a static schedule of operators on the cores."""
 
@@ -251,10 +245,11 @@ CHECKED = {
     "maps": ("map-checks", settings.study.maps.cases),
     "validate": ("measured-checks", settings.study.measured.sources),
     "layouts": ("layout-checks", settings.study.layouts.models),
+    "chips": ("chip-checks", settings.study.chips.models),
 }
 """Name of the checks of each part of a study, and the content of that part; empty if the study lacks it."""
 CHECKS = [f"<results>/report/{checks}.parquet" for checks, content in CHECKED.values() if content]
-OTHER_PAGES = ("plans", "tiled", "maps", "measured", "layouts")
+OTHER_PAGES = ("plans", "tiled", "maps", "measured", "layouts", "chips")
 """Parts of a study that are independent of the report of the models."""
 PAPERS = [
     *(["report"] if settings.study.models and "report" in PUBLISHED else []),
@@ -262,13 +257,18 @@ PAPERS = [
 ]
 """Parts of a study that are compared with a paper."""
 PAGES = [
-    *(f"<results>/report/{page}.html" for page in ("report", "validate", "layouts") if CHECKED[page][1]),
+    *(
+        f"<results>/report/{page}.html"
+        for page in ("chips", "report", "validate", "layouts")
+        if CHECKED[page][1]
+    ),
     *(["<results>/report/papers.html"] if PAPERS else []),
 ]
 SHOWN = {
     "report.html": "accelerators and placements",
     "validate.html": "measured runs",
     "layouts.html": "training plans",
+    "chips.html": "chips to build",
     "papers.html": "papers",
     "results.csv": "winners",
     "source_scores.csv": "errors by source",
@@ -295,6 +295,48 @@ LAYOUTS = settings.study.layouts
 def layout_tables(folder):
     """Return the files of a table for all models, systems and sizes of the training plans."""
     return [f"{folder}/{question}.parquet" for question in LAYOUTS.points]
+
+
+CHIPS = settings.study.chips
+CHIP_POINTS = CHIPS.points
+"""Searches for the best chip of a model, by name."""
+
+
+def chip_names(network):
+    """Return the searches of all models in a scenario."""
+    return [search_name(network, model) for model in CHIPS.models]
+
+
+def chip_searches(path, network):
+    """Return a file of every search in a scenario."""
+    return [f"<results>/{path.format(search)}" for search in chip_names(network)]
+
+
+def chip_choices():
+    """Return the files of the chosen chips of all scenarios."""
+    return [f"<results>/chip_choices/{network}.json" for network in (CHIPS.scenarios if CHIPS.models else ())]
+
+
+def chip_params(needs_model=False):
+    """Return params for the settings of a search, with its model if it has not been searched yet."""
+    return stated_by(
+        ["search"],
+        zip(CHIP_POINTS),
+        lambda search: {
+            "point": CHIP_POINTS[search].model_dump(mode="json"),
+            **({"model": settings.chip_models[search]} if needs_model else {}),
+        },
+    )
+
+
+def ladder_plans():
+    """Return the files of the best plans of the steps of the ladder."""
+    return [f"<results>/chip_searches/{search}.json" for search in CHIPS.steps.values()]
+
+
+def ladder_built():
+    """Return the files of the plans of the steps of the ladder on the architecture over which chips gain."""
+    return [f"<results>/chip_plans/{search}/{CHIPS.compared[0]}.json" for search in CHIPS.steps.values()]
 
 
 def case_tables(folder):

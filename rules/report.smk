@@ -21,7 +21,6 @@ REPORT_TABLES = (
     "complexities",
     "variations",
     "simulations",
-    "recommendations",
     "walks",
     "searches",
     "proofs",
@@ -165,7 +164,6 @@ rule report:
         ],
         readings=readings(),
         simulations=simulations(),
-        recommendations=recommendations(),
         source_scores=["<results>/source_scores.parquet"] if MEASURED.sources else [],
     output:
         **{table: f"<results>/report/{table}.parquet" for table in REPORT_TABLES},

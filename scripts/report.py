@@ -26,7 +26,7 @@ STAGES = {
     "place": "placements",
 }
 """Folder with the benchmark files of each stage."""
-LOADED = ("fronts", "trials", "sensitivities", "simulations", "recommendations", "audits")
+LOADED = ("fronts", "trials", "sensitivities", "simulations", "audits")
 """Tables of the first scenario, with one file per model."""
 
 

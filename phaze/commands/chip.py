@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from phaze.plan.answer.chip_choice import ChipChooser
     from phaze.plan.chips import Chips
-    from phaze.spec.architecture import Architecture
+    from phaze.spec.architecture import ArchitectureSpace
     from phaze.spec.chip_choice import ChipChoice, ChipPrices, ChipQuestion
-    from phaze.spec.study import ArchitectureSpace
     from phaze.spec.system import Cluster, Device
 
 TEMPLATE = "h100-80gb"
@@ -224,7 +223,7 @@ def _network(text: str, cluster: Cluster, devices: int) -> Cluster:
 
 def _space(request: ChipOptions, grid: Mapping[str, object]) -> ArchitectureSpace:
     """Space of designs within the area limit."""
-    from phaze.spec.study import ArchitectureSpace
+    from phaze.spec.architecture import ArchitectureSpace
 
     amount = re.fullmatch(r"([0-9.]+)\s*(?:mm2|mm²)?", request.area_limit)
     limit: float | str = float(amount[1]) if amount else request.area_limit
@@ -237,25 +236,13 @@ def _space(request: ChipOptions, grid: Mapping[str, object]) -> ArchitectureSpac
 
 def _chips(space: ArchitectureSpace, cluster: Cluster, device: Device, hbm_gib: Sequence[float]) -> Chips:
     """Chips of a space with each HBM capacity; PhazeError if no design is within the area limit."""
-    from phaze.plan.chips import architectures_of, chips_of
+    from phaze.plan.chips import designs_of
 
-    interfaces = {
-        "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s,
-        "link_bandwidth_bytes_per_s": cluster.levels[0].bandwidth_bytes_per_s,
-    }
-
-    def designs(space: ArchitectureSpace) -> list[Architecture]:
-        """Designs with each capacity, whose interfaces to HBM and links are part of their area."""
-        return [
-            design
-            for capacity in hbm_gib or (device.hbm_gib,)
-            for design in architectures_of(space, shared={**interfaces, "hbm_gib": capacity})
-        ]
-
-    within = designs(space)
+    within = designs_of(space, cluster, device, hbm_gib)
     if not within:
-        every = space.grid and space.grid.model_copy(update={"minimum_area_share": None})
-        areas = designs(space.model_copy(update={"area_limit_mm2": 1e6, "grid": every}))
+        grid = space.grid and space.grid.model_copy(update={"minimum_area_share": None})
+        every = space.model_copy(update={"area_limit_mm2": 1e6, "grid": grid})
+        areas = designs_of(every, cluster, device, hbm_gib)
         least, most = (end(design.area_mm2 or inf for design in areas) for end in (min, max))
         share = (space.grid and space.grid.minimum_area_share) or 0.0
         shares = f"{100 * share:.0f} to 100 %"
@@ -268,7 +255,7 @@ def _chips(space: ArchitectureSpace, cluster: Cluster, device: Device, hbm_gib: 
             f"chip: the space has only the design {within[0].name}",
             "pass more values with --sweep, or a larger --area-limit",
         )
-    return chips_of(within, device)
+    return within
 
 
 def _choice(chooser: ChipChooser, question: ChipQuestion, changes: Changes) -> ChipChoice:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
 from phaze.base.extras import needs
 from phaze.base.units import UM2_PER_MM2
-from phaze.spec.architecture import Architecture, load_technology
+from phaze.spec.architecture import Architecture, ArchitectureSpace, load_technology
 from phaze.spec.config import architecture_names, load_architecture, space_of
 from phaze.spec.files import FOLDER
-from phaze.spec.study import ArchitectureSpace
 from phaze.spec.system import Cluster, Device, System, completed
 from phaze.spec.systems import STACKS, load_cluster, load_stack
 from phaze.spec.training_plan import StoredMachine
@@ -69,6 +69,28 @@ def chips_of(
         for capacity in (hbm_gib if hbm_gib and architecture.hbm_gib is None else [None])
     ]
     return tuple(completed(chip, system) for chip in sized)
+
+
+def designs_of(
+    space: ArchitectureSpace,
+    cluster: Cluster,
+    device: Device,
+    hbm_gib: Sequence[float] = (),
+    folder: Path = FOLDER,
+) -> Chips:
+    """Designs of a grid within its area limit, each with all HBM capacities; default: that of the device.
+
+    The interfaces to HBM and to the links of the innermost network level are part of their area.
+    """
+    interfaces = {
+        "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s,
+        "link_bandwidth_bytes_per_s": cluster.levels[0].bandwidth_bytes_per_s,
+    }
+    designs = (
+        architectures_of(space, folder, {**interfaces, "hbm_gib": capacity})
+        for capacity in hbm_gib or (device.hbm_gib,)
+    )
+    return chips_of([*chain.from_iterable(designs)], device)
 
 
 def architectures_of(

@@ -33,7 +33,7 @@ PER_MODEL = "per-model"
 COMMON = "common"
 EXPERT = "expert"
 COPIED = (
-    "fronts", "simulations", "recommendations", "times", "certificates", "audits",
+    "fronts", "simulations", "times", "certificates", "audits",
 )  # fmt: skip
 
 
@@ -152,7 +152,6 @@ class Findings:
     complexities: pd.DataFrame
     variations: pd.DataFrame
     simulations: pd.DataFrame
-    recommendations: pd.DataFrame
     walks: pd.DataFrame
     searches: pd.DataFrame
     times: pd.DataFrame

@@ -14,7 +14,6 @@ from phaze import tables
 from phaze.base.errors import PhazeError
 from phaze.search.winners import Outcome
 from phaze.spec.architecture import EnergyFigures
-from phaze.tables.layouts import Recommendations
 
 if TYPE_CHECKING:  # plots and study settings, which jobs on a single cluster do not need
     from phaze.pages.pipeline_picture import PipelinePicture
@@ -122,8 +121,6 @@ class Inputs:
     """Table `readings`, all models."""
     simulations: pd.DataFrame = field(default_factory=tables.Simulations.empty)
     """Table `simulations` of the first scenario, all models."""
-    recommendations: pd.DataFrame = field(default_factory=Recommendations.empty)
-    """Table `recommendations` of the first scenario, all models."""
     times: pd.DataFrame = field(default_factory=tables.Times.empty)
     certificates: pd.DataFrame = field(default_factory=tables.Certificates.empty)
     """Table `certificates` of the first scenario, with the common architecture."""

@@ -20,7 +20,7 @@ from phaze.report.anatomy import stages_of
 from phaze.report.checks import Evidence
 from phaze.report.findings import COMMON, PER_MODEL, Findings, baseline_design
 from phaze.report.inputs import Inputs
-from phaze.search.winners import PRICED, space_of
+from phaze.search.winners import PRICED
 from phaze.spec.study import Study
 
 WORDS = words_of("study")
@@ -47,39 +47,10 @@ def price_of(findings: Findings, result: pd.Series) -> pd.Series | None:
     return rows[same].iloc[0] if same.any() else None
 
 
-def recommended_rows(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Recommended plans next to the formula's placement with the least price on the same chips.
-
-    These are the chips within the area limit; the placement fits as priced. Its figures are NaN without one.
-    `faster` is its price over the expected time of the recommended plan.
-    """
-    plans, cluster = findings.recommendations, inputs.cluster
-    chips, priced = space_of(cluster.architectures, cluster.area_limit_um2), findings.simulations
-    priced = priced[(priced["planner"] == "phaze") & priced["architecture"].isin(chips) & priced["fits"]]
-    best = priced.sort_values("simulated_s").drop_duplicates("model").set_index("model")
-    columns = {"claimed_s": best["planned_s"], "priced_s": best["simulated_s"]}
-    rows = plans.assign(
-        **{name: plans["model"].map(column).astype("float64") for name, column in columns.items()}
-    )
-    figures = ["hbm_gib", "gap"]
-    rows[figures] = rows[figures].astype("float64").mask(rows["status"] == "unfit")
-    return rows.assign(faster=rows["priced_s"] / rows["expected_s"])
-
-
-def _recommended(inputs: Inputs, findings: Findings) -> Iterator[Block]:
-    """Yield the recommended plans with a sentence on them; nothing for a study without them."""
-    rows = recommended_rows(inputs, findings)
-    if len(rows):
-        yield Prose(WORDS.sentences["recommended"])
-        yield WORDS.sheet("recommended", rows)
-
-
 def priced_section(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on prices; nothing for a study without them."""
-    rows, recommendations = priced_designs(inputs.study, findings), (*_recommended(inputs, findings),)
+    rows = priced_designs(inputs.study, findings)
     if rows.empty:
-        if recommendations:
-            yield WORDS.section("simulated", recommendations)
         return
     ratio = rows["simulated_s"] / rows["planned_s"]
     rows = rows.assign(
@@ -88,7 +59,7 @@ def priced_section(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     best, marked = rows[rows["design"] == PER_MODEL], rows["design"] == PER_MODEL
     formulas, bound = (Prose(WORDS.sentences[name]) for name in ("formulas", "bound"))
     blocks: tuple[Block, ...] = (
-        *recommendations, *_chart(rows, inputs), WORDS.sheet("simulated", rows, marked), *_range(best),
+        *_chart(rows, inputs), WORDS.sheet("simulated", rows, marked), *_range(best),
         formulas, *_picture(inputs, findings), WORDS.sheet("spent", rows), bound,
     )  # fmt: skip
     yield WORDS.section("simulated", blocks)

@@ -9,7 +9,19 @@ from pydantic import Field, model_validator
 
 from phaze.spec.files import FOLDER, named_file, read_mapping
 from phaze.spec.noun import Noun
-from phaze.spec.values import NUMBER, Chip, Count, Flag, Label, Once, Positive, Share, Size
+from phaze.spec.values import (
+    NUMBER,
+    Chip,
+    Count,
+    Flag,
+    Label,
+    Location,
+    Name,
+    Once,
+    Positive,
+    Share,
+    Size,
+)
 
 Capacity = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """Buffer capacity as the key of a mapping; JSON stores it as text."""
@@ -146,6 +158,33 @@ class Grid(Noun):
         """Part of the grid in one shard; the shard of an architecture does not depend on the grid."""
         inside = tuple(g for g in self.glb_mib if shard_of(g) == shard)
         return self.model_copy(update={"glb_mib": inside})
+
+
+class ArchitectureChoice(Noun):
+    """Architectures of the study: a grid to search, and individual ones by name."""
+
+    grid: Grid | None = Grid()
+    """Grid to search; null: none."""
+    named: Annotated[tuple[Name, ...], Once] = ("tpu-v4",)
+    """Names of files in config/architectures or config/devices; these are always evaluated, never excluded by
+    a bound. They have the HBM, its bandwidth and the clock that their files give."""
+    baseline: Name | None = "tpu-v4"
+    """Named architecture that results are compared with."""
+    technology: Name = "22nm"
+    """Area and energy figures, a file in config/technologies."""
+
+
+class ArchitectureSpace(ArchitectureChoice):
+    """Architectures among which `phaze plan --architecture FILE` chooses: a grid, named ones, or both."""
+
+    grid: Grid | None = None
+    """Grid to search; null: none."""
+    named: Annotated[tuple[Location, ...], Once] = ()
+    """Names of files in config/architectures or config/devices, or paths; no area rule applies to these."""
+    baseline: None = None
+    """Not used: the answer compares all of them."""
+    area_limit_mm2: Positive | Location = "tpu-v4"
+    """Maximum area of chips of the grid in mm², or an architecture whose area is the limit."""
 
 
 GRID_SIZES = ("num_tc", "num_vc", "pe_x", "pe_y", "glb_mib")

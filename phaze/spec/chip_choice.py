@@ -6,10 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from phaze.spec.architecture import Architecture
+from phaze.spec.architecture import Architecture, ArchitectureSpace
 from phaze.spec.names import ChipObjective, Rank
 from phaze.spec.noun import Noun
-from phaze.spec.study import ArchitectureSpace
 from phaze.spec.system import Cluster
 from phaze.spec.training_plan import RankedPlan
 from phaze.spec.values import Count, Label, Positive, PositiveInt, Result, Size, Text
@@ -24,6 +23,8 @@ class ModelOnChips(Noun):
     """Tokens per sample."""
     global_batch: PositiveInt
     """Samples per training step."""
+    devices: Count | None = None
+    """Number of devices; null: that of the question."""
 
 
 class ChipPrices(Noun):
@@ -86,7 +87,8 @@ class ChipForModels(Noun):
 
     role: Label
     """Why the chip is listed: `all` for the common one, the name of a model for its best chip, a changed key
-    such as glb_mib=16; `built` for TPU v4 as built, and `template` for the design nearest to an H100."""
+    such as glb_mib=16; `built` for an architecture as it is, such as TPU v4, and `template` for the design
+    nearest to another, such as an H100."""
     chip: Architecture
     """The design, with its HBM."""
     area_low_mm2: Result
@@ -112,6 +114,8 @@ class BoundForModel(Noun):
     """Score of the best plan that was found on any chip."""
     bound: Result
     """Lower bound on the score of every layout on every chip."""
+    stopped: Text | None = None
+    """Reason why the search for this model ended early; null if it did not."""
 
 
 class ChipRegret(Noun):

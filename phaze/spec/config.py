@@ -12,13 +12,19 @@ from pathlib import Path
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout, layouts_of
-from phaze.spec.architecture import AREA_ONLY, Architecture, Technology, load_technology
+from phaze.spec.architecture import (
+    AREA_ONLY,
+    Architecture,
+    ArchitectureSpace,
+    Technology,
+    load_technology,
+)
+from phaze.spec.chip_study import ChipPoint
 from phaze.spec.files import FOLDER, is_path, named_path, read_mapping, stack_path
 from phaze.spec.map_study import Maps
-from phaze.spec.model import Model
 from phaze.spec.models import AnyModel, load_model_named, load_transformer, parse_model
 from phaze.spec.settings import VARIED
-from phaze.spec.study import OWN_READING, ArchitectureSpace, ScenarioChoice, Study, WorkloadChoice
+from phaze.spec.study import OWN_READING, ScenarioChoice, Study, WorkloadChoice
 from phaze.spec.system import Scenario
 from phaze.spec.systems import (
     STACKS,
@@ -28,7 +34,6 @@ from phaze.spec.systems import (
     load_device_as_architecture,
     load_system,
     load_tiled_systems,
-    one_level,
     tiled_flops,
 )
 from phaze.spec.tiled_study import check_tiled
@@ -43,9 +48,6 @@ SMALLER_SHARD = "smaller"
 OWN_SPEEDS = ("clock_hz", "hbm_bandwidth_bytes_per_s")
 """Properties of a scenario that an architecture may have itself."""
 NETWORK_SPEEDS = ("network_bandwidth_bytes_per_s", "all_reduce_factor")
-
-PLANNED = {"optimizer": "adam", "precision": "mixed"}
-"""Training of plans over all layouts."""
 
 TEMPLATE = "__use_yte__"
 """Key that marks a Snakemake template, whose expressions Snakemake would evaluate."""
@@ -74,6 +76,10 @@ class Settings:
     """Specs of the models to plan, by name, as plain values."""
     layout_inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Files on which a training plan depends, by system."""
+    chip_models: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Specs of the models for which chips are chosen, by search, as plain values."""
+    chip_inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Files on which the choice of a chip depends, by search."""
     reading_scenarios: dict[str, Scenario] = field(default_factory=dict)
     """First scenario under the study's own settings and each interpretation; empty if there are none."""
 
@@ -284,6 +290,15 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
             name: tuple(str(path) for path in (*cluster_files(name, folder), *chips))
             for name in (study.layouts.systems if study.layouts.models else ())
         },
+        chip_models={
+            search: load_transformer(point.model, f"chips: {search}: model", folder).model_dump(mode="json")
+            | {"name": study.chips.model_of(search)}
+            for search, point in study.chips.points.items()
+        },
+        chip_inputs={
+            search: tuple(map(str, _files_of_designs(point, folder)))
+            for search, point in study.chips.points.items()
+        },
         map_models={
             name: [
                 map_models[graph.model].model_dump(mode="json"),
@@ -297,8 +312,6 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         },
     )
     _check_area_limits(settings, source)
-    if study.recommend:
-        _check_recommended(settings, source)
     for reading, choice in study.readings.items():
         for name in choice.workloads.keys() & settings.models.keys():
             settings.reading_model(reading, name)
@@ -388,6 +401,15 @@ def _files_of_chips(architecture: str, folder: Path) -> Iterator[Path]:
         yield named_path("technology", space.technology, folder / "technologies")
 
 
+def _files_of_designs(point: ChipPoint, folder: Path) -> Iterator[Path]:
+    """Yield the files on which the designs of a search and their network depend."""
+    yield from cluster_files(point.system, folder)
+    yield stack_path(STACKS["chip"], folder)
+    yield named_path("technology", point.designs.technology, folder / "technologies")
+    if isinstance(point.designs.area_limit_mm2, str):
+        yield chip_path(point.designs.area_limit_mm2, folder)
+
+
 def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
     """Load an architecture by its name in config/architectures, or from a YAML file.
 
@@ -426,25 +448,6 @@ def _check_area_limits(settings: Settings, source: str) -> None:
                 f"{source}: scenarios.{name}.area_limit_mm2: {limit!r} is not among architectures.named "
                 f"{sorted(settings.architectures)}",
                 "give a number in mm2 or one of them",
-            )
-
-
-def _check_recommended(settings: Settings, source: str) -> None:
-    """Raise PhazeError for a study whose plans over all layouts would not be those of its settings."""
-    study, (name, scenario) = settings.study, next(iter(settings.scenarios.items()))
-    one_level(scenario, f"{source}: recommend: scenarios.{name}")
-    for key, needed in PLANNED.items():
-        if (value := getattr(study.training, key)) != needed:
-            raise PhazeError(
-                f"{source}: recommend: training.{key}: must be {needed}, with which plans over all layouts "
-                f"train, got {value}",
-                "set it, or recommend: false",
-            )
-    for model in study.models:
-        if not isinstance(settings.models[model], Model):
-            raise PhazeError(
-                f"{source}: recommend: models: must be transformers, and {model} is none",
-                "leave it out, or set recommend: false",
             )
 
 

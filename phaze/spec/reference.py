@@ -8,6 +8,7 @@ from typing import NamedTuple, get_args, get_origin
 
 from phaze.spec import topology
 from phaze.spec.architecture import Architecture, Technology
+from phaze.spec.chip_study import ChipStudy
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.map_study import Maps
 from phaze.spec.mapping import StoredMapping
@@ -110,6 +111,9 @@ PAGES = {
     "study-layouts": ReferencePage(
         "Training plans in a study",
         [Entry("`layouts`", LayoutStudy, "studies/llama-3.1.yaml", key="layouts")],
+    ),
+    "study-chips": ReferencePage(
+        "Chips to build in a study", [Entry("`chips`", ChipStudy, "studies/quick.yaml", key="chips")]
     ),
     "study-plans": ReferencePage(
         "Piper's plans in a study", [Entry("`plans`", PlanStudy, "studies/piper.yaml", key="plans")]

@@ -7,7 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
 
-from phaze.spec.architecture import Grid
+from phaze.spec.architecture import ArchitectureChoice
+from phaze.spec.chip_study import ChipStudy
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.map_study import Maps
 from phaze.spec.measured import MeasuredStudy
@@ -26,7 +27,6 @@ from phaze.spec.settings import (
 from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.values import (
     Count,
-    Flag,
     Label,
     Location,
     Name,
@@ -35,12 +35,21 @@ from phaze.spec.values import (
     PositiveInt,
     Text,
     refuse_unknown,
+    without_nulls,
 )
 
 Changes = dict[Label, JsonValue]
 """Changed settings of one section, by key."""
 OWN_READING = "study"
 """Name of the study's own settings, listed together with its interpretations."""
+
+
+REMOVED = {
+    "place": "as all models are placed by Phaze's formula: delete it; `phaze place` compares planners on an "
+    "architecture",
+    "recommend": "as `chips` chooses a chip with its plans over all layouts: list the models there",
+}
+"""Top-level keys of earlier versions, with what to do instead."""
 
 
 class WorkloadReading(Noun):
@@ -86,33 +95,6 @@ class WorkloadChoice(Noun):
     """Weight of the model's throughput when the common architecture is chosen."""
 
 
-class ArchitectureChoice(Noun):
-    """Architectures of the study: a grid to search, and individual ones by name."""
-
-    grid: Grid | None = Grid()
-    """Grid to search; null: none."""
-    named: Annotated[tuple[Name, ...], Once] = ("tpu-v4",)
-    """Names of files in config/architectures or config/devices; these are always evaluated, never excluded by
-    a bound. They have the HBM, its bandwidth and the clock that their files give."""
-    baseline: Name | None = "tpu-v4"
-    """Named architecture that results are compared with."""
-    technology: Name = "22nm"
-    """Area and energy figures, a file in config/technologies."""
-
-
-class ArchitectureSpace(ArchitectureChoice):
-    """Architectures among which `phaze plan --architecture FILE` chooses: a grid, named ones, or both."""
-
-    grid: Grid | None = None
-    """Grid to search; null: none."""
-    named: Annotated[tuple[Location, ...], Once] = ()
-    """Names of files in config/architectures or config/devices, or paths; no area rule applies to these."""
-    baseline: None = None
-    """Not used: the answer compares all of them."""
-    area_limit_mm2: Positive | Location = "tpu-v4"
-    """Maximum area of chips of the grid in mm², or an architecture whose area is the limit."""
-
-
 class ScenarioChoice(Noun):
     """System with this study's changes; omitted keys keep the system's value."""
 
@@ -134,23 +116,17 @@ class ScenarioChoice(Noun):
     """Maximum chip area in mm², or the name of an architecture whose area is the limit."""
 
 
-def _without_nulls(value: object) -> object:
-    """Drop null values, by which a study removes entries of the default study."""
-    entries = {} if value is None else value
-    return {k: v for k, v in entries.items() if v is not None} if isinstance(entries, dict) else entries
-
-
 class Study(Noun):
     """Everything that a study's results depend on, apart from the contents of the files that it names."""
 
     workloads: dict[Name, WorkloadChoice] = Field(min_length=1)
     """Workloads by name."""
     models: Annotated[tuple[Name, ...], Once]
-    """Names of the workloads that this study runs; may be empty if `plans`, `tiled`, `maps` or `layouts` has
-    content."""
+    """Names of the workloads that this study runs; may be empty if `plans`, `tiled`, `maps`, `layouts` or
+    `chips` has content."""
     architectures: ArchitectureChoice = ArchitectureChoice()
     """Architectures to consider."""
-    scenarios: Annotated[dict[Name, ScenarioChoice], BeforeValidator(_without_nulls)] = Field(
+    scenarios: Annotated[dict[Name, ScenarioChoice], BeforeValidator(without_nulls)] = Field(
         {"paper": ScenarioChoice()}, min_length=1
     )
     """Clusters to consider, by name; the report covers the first one. A null entry is dropped."""
@@ -166,13 +142,9 @@ class Study(Noun):
     """Scheduling of layers."""
     certify: CertifySettings = CertifySettings()
     """Verification of certificates."""
-    recommend: Flag = False
-    """If true, the report also has the fastest plan of each model over all layouts and all chips within the
-    area limit, as `phaze plan --architecture` finds it, next to the formula's best placement. Needs
-    transformers, `training.optimizer: adam`, `training.precision: mixed` and an `all_reduce_factor` of 2."""
     report: ReportSettings = ReportSettings()
     """Contents of the report."""
-    readings: Annotated[dict[Name, Reading], BeforeValidator(_without_nulls)] = Field(default_factory=dict)
+    readings: Annotated[dict[Name, Reading], BeforeValidator(without_nulls)] = Field(default_factory=dict)
     """Alternative settings by name. For each reading, every model is placed again on the named architectures
     and on its winners, and the results are shown next to those of the study's own settings. Architectures
     that the report's publication found for other workloads are left out. A null entry is dropped."""
@@ -182,6 +154,8 @@ class Study(Noun):
     """Simulations of tiled accelerators, independent of the models above: figures and tables of PALM."""
     layouts: LayoutStudy = LayoutStudy()
     """Training plans over all layouts of a runtime, independent of the models above."""
+    chips: ChipStudy = ChipStudy()
+    """Chips to build for models over all layouts, independent of the models above."""
     maps: Maps = Maps()
     """Partitions and mappings, independent of the models above: figures and tables of Parmesan's paper."""
     measured: MeasuredStudy = MeasuredStudy()
@@ -189,21 +163,20 @@ class Study(Noun):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_planner(cls, fields: object) -> object:
-        if isinstance(fields, Mapping) and "place" in fields:
-            raise ValueError(
-                "place: was removed, as all models are placed by Phaze's formula: delete it; "
-                "`phaze place` compares planners on an architecture"
-            )
+    def _without_removed(cls, fields: object) -> object:
+        for key, fix in REMOVED.items():
+            if isinstance(fields, Mapping) and key in fields:
+                raise ValueError(f"{key}: was removed, {fix}")
         return fields
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         named = self.architectures.named
-        if not (self.models or self.plans.made or self.tiled.cases or self.maps.cases or self.layouts.models):
+        parts = (self.plans.made, self.tiled.cases, self.maps.cases, self.layouts.models, self.chips.models)
+        if not self.models and not any(parts):
             raise ValueError(
                 "models: list at least one model; alternatively plans with an input, tiled or "
-                "maps with cases, or layouts with models"
+                "maps with cases, or layouts or chips with models"
             )
         refuse_unknown("models", (*self.models, *self.report.strategies.models), self.workloads, "workloads")
         baseline = filter(None, [self.architectures.baseline])

@@ -36,8 +36,6 @@ STACKS: dict[Runtime, str] = {
 PEAK = "peak_flops_per_s"
 FIGURES = (PEAK, "hbm_gib", "hbm_bandwidth_bytes_per_s")
 """Fields that suffice to define a device; the first one marks a file that relies on them."""
-RING = 2.0
-"""All-reduce factor of a ring whose links carry both directions at once, as network levels have it."""
 RUNTIME: Runtime = "megatron"
 """Default runtime of devices that are not tied to another runtime's stack."""
 Constants = TypeVar("Constants", Device, Stack, Level)
@@ -70,20 +68,6 @@ def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> 
         hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s,
         clock_hz=device.clock_hz,
     )
-
-
-def one_level(system: System, where: str, device: str = "chip") -> Cluster:
-    """Cluster of a flat system with a device of this name: one level with the bandwidth of the system.
-
-    Raises PhazeError, naming `where`, unless links carry both directions at once, as those of a level do.
-    """
-    if system.all_reduce_factor != RING:
-        raise PhazeError(
-            f"{where}: all_reduce_factor: must be {RING:g} for a plan over all layouts, whose network levels "
-            f"carry both directions at once, got {system.all_reduce_factor:g}"
-        )
-    level = Level(devices=system.devices, bandwidth_bytes_per_s=system.network_bandwidth_bytes_per_s)
-    return Cluster(device=device, levels=(level,))
 
 
 def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:

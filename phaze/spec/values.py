@@ -62,6 +62,12 @@ def refuse_unknown(where: str, names: Iterable[str], allowed: Iterable[str], of:
             raise ValueError(f"{where}: {name!r} is not among {f'{of} ' if of else ''}{shown}")
 
 
+def without_nulls(value: object) -> object:
+    """Drop null values, by which a study removes entries of the default study."""
+    entries = {} if value is None else value
+    return {k: v for k, v in entries.items() if v is not None} if isinstance(entries, dict) else entries
+
+
 def read_by(read: Callable[[str], T]) -> AfterValidator:
     """Validator that parses a string with `read`, and turns its PhazeError into a ValueError."""
 

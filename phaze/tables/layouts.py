@@ -1,21 +1,17 @@
 """Training plans over all layouts, of a runtime or a study's chips, and their proofs."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-import numpy as np
 import pandas as pd
 
 from phaze.base.errors import PhazeError
-from phaze.layout import WIDTHS, Zero
+from phaze.layout import Zero
 from phaze.spec.names import Rank
 from phaze.spec.training_plan import ChosenLayout, PlanCertificate, RankedPlan
 from phaze.tables.base import TABLES, Table, columns_of, count, real, table_name, text
-from phaze.tables.columns import MFU, MODEL
+from phaze.tables.columns import MFU
 
-SIZES = (*WIDTHS, "microbatch")
-"""Layout fields that are counts from 1."""
 _SIZE = {
     "model": text("model"),
     "system": text("system, with a device and network levels"),
@@ -72,36 +68,10 @@ class LayoutProofs(Table):
     }
 
 
-class Recommendations(Table):
-    """Fastest plan of every model on any chip of a study, over all layouts, with its lower bound.
-
-    If nothing fits, widths are 0 and times infinite.
-    """
-
-    keys = {"model": MODEL, "scenario": text("scenario")}
-    columns = {
-        "status": text("whether a plan was found", "planned", "unfit"),
-        "chips": count("chips from which the search chose", 1),
-        "architecture": text("architecture of the plan's chip, empty if nothing fits"),
-        "hbm_gib": real("HBM capacity of the chip, 0 if nothing fits"),
-        "shape": text("layout in short form, as `phaze plan` prints it"),
-        **{name: replace(column, minimum=0) for name, column in columns_of(ChosenLayout, *SIZES).items()},
-        "zero": count("ZeRO stage, 0 to 3"),
-        **columns_of(ChosenLayout, "recompute"),
-        "expected_s": real("expected time of a step", finite=False),
-        "prudent_s": real("prudent time of a step", finite=False),
-        "bound_s": real("lower bound on every expected time", finite=False),
-        **columns_of(PlanCertificate, "gap"),
-        "reason": text("reason why nothing fits, empty if a plan was found"),
-    }
-    rules = {
-        "only a plan has a time": lambda f: (f["status"] == "planned") == np.isfinite(f["expected_s"]),
-        "no plan is faster than its bound": lambda f: f["bound_s"] <= f["expected_s"] * (1 + 1e-9),
-    }
-
-
 def read_any(path: str | Path) -> pd.DataFrame:
     """Load a file of any table; the file itself names its table."""
+    import phaze.tables.chips  # noqa: F401  # adds its tables
+
     name = table_name(path)
     if name not in TABLES:
         raise PhazeError(f"{path}: holds no phaze table")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from phaze.cost.designs import with_own_designs
 from phaze.cost.operators import estimate_operators
@@ -17,6 +16,7 @@ from phaze.search.cosearch import Terms
 from phaze.spec.config import Settings, load_settings
 from phaze.spec.settings import ExtractSettings
 from phaze.workload.models import extract_workload
+from tests.studies import study_settings
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 SCENARIO = "tpu-v4-pod"
@@ -26,7 +26,7 @@ def draw_layers(backward: str, points: int, architectures: int, seed: int = 0) -
     """Return every distinct pass of every layer for some models, TMP widths and microbatches, each on some
     architectures of the whole grid.
     """
-    settings = load_settings(yaml.safe_load((CONFIG / "config.yaml").read_text()), CONFIG)
+    settings = load_settings(study_settings("phaze-space"), CONFIG)
     every = [(model, layout) for model in settings.study.models for layout in settings.layouts(model)]
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(every), min(points, len(every)), replace=False)

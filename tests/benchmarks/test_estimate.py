@@ -16,7 +16,6 @@ from time import perf_counter, process_time
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.base.arrays import Floats, Ints
@@ -28,6 +27,7 @@ from phaze.cost.space import enumerate_grid
 from phaze.spec.config import Settings, load_settings
 from phaze.spec.settings import EstimateSettings
 from phaze.workload.models import extract_workload
+from tests.studies import study_settings
 from tests.unit.cost.exhaustive import Problem
 from tests.unit.cost.reference import best_candidate, best_tiling, parts_of
 
@@ -40,7 +40,7 @@ MODELS = ("bert-large", "megatron-gpt-2.5b")
 @pytest.fixture(scope="module")
 def study() -> Settings:
     """Return the default study."""
-    return load_settings(yaml.safe_load((CONFIG / "config.yaml").read_text()), CONFIG)
+    return load_settings(study_settings("phaze-space"), CONFIG)
 
 
 @pytest.fixture(scope="module")

@@ -229,7 +229,7 @@ def read_only(at: Path) -> Iterator[None]:
 def write_study(path: Path, files: dict[str, str] | None = None, **changes: object) -> Folder:
     """Write the small study into a folder, with changed top keys and additional files.
 
-    Scenarios and readings of the default study are left out.
+    Scenarios, readings and chips of the default study are left out.
     """
     path.mkdir(parents=True, exist_ok=True)
     for name, text in (files or {}).items():
@@ -238,6 +238,9 @@ def write_study(path: Path, files: dict[str, str] | None = None, **changes: obje
     (path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     study = STUDY | changes
     default = yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
-    left_out = {key: dict.fromkeys(default[key]) | study.get(key, {}) for key in ("scenarios", "readings")}
+    left_out = {
+        key: dict.fromkeys(default.get(key, {})) | study.get(key, {}) for key in ("scenarios", "readings")
+    }
+    study = {"chips": {"models": []}} | study
     (path / "study.yaml").write_text(yaml.safe_dump(study | left_out, sort_keys=False))
     return Folder(path)

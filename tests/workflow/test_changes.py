@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
 
@@ -27,8 +26,8 @@ TIMED = dict.fromkeys(
 )  # fmt: skip
 """Jobs that join all microbatches and architectures, and what follows from them."""
 JOINS = {"find_common": 1, **TIMED}
-PLANNED = {"recommend": 1}
-"""The plan over all layouts, which depends on the model, the cluster and all chips, but on no placement."""
+CHOICE = {"choose_chip": 1, "report_chips": 1}
+"""Jobs that join the searches of all models for a chip."""
 MICROBATCH = {"extract": 1, "estimate": 3, "schedule": 3, "screen": 3, "place": 3}
 """Jobs of a microbatch on three architectures."""
 
@@ -54,23 +53,38 @@ def add_model(study: dict) -> None:
     study["workloads"]["gpt2-xl"] = {"model": "gpt2-xl", "sequence": 1024}
 
 
+def add_chip_model(study: dict) -> None:
+    study["chips"]["models"].append("bert")
+    study["chips"]["workloads"]["bert"] = study["chips"]["workloads"]["gpt2"] | {"model": "bert-large"}
+
+
+def put_note(study: dict) -> None:
+    study["chips"]["ladder"][0]["note"] = "another sentence"
+
+
 CHANGES = {
     "one more named architecture": (
         add_architecture,
-        {"enumerate_architectures": 1} | CHAIN | JOINS | PLANNED,
+        {"enumerate_architectures": 1} | CHAIN | JOINS,
     ),
     "another HBM size": (put("training/hbm_gib", [32, 64, 80, 96]), TIMED),
     "another network bandwidth": (
         put(f"scenarios/{POD}/network_bandwidth_bytes_per_s", 3e11),
-        POINTS | JOINS | PLANNED,
+        POINTS | JOINS,
     ),
-    "another global batch": (put(f"scenarios/{POD}/global_batch", 2048), POINTS | JOINS | PLANNED),
-    "another area limit": (put(f"scenarios/{POD}/area_limit_mm2", 900), JOINS | PLANNED),
+    "another global batch": (put(f"scenarios/{POD}/global_batch", 2048), POINTS | JOINS),
+    "another area limit": (put(f"scenarios/{POD}/area_limit_mm2", 900), JOINS),
     "one more microbatch": (put("training/microbatches", [1, 2, 4, 8, 16]), MICROBATCH | JOINS),
     "another limit of the solver": (
         put("schedule/node_limit", 12345),
         {"schedule": 12, "place": 12} | TIMED,
     ),
+    "a chip for one more model": (add_chip_model, {"search_chips": 1, "plan_on_chip": 2} | CHOICE),
+    "one more architecture to compare with": (
+        put("chips/compared", ["tpu-v4-as-built", "tpu-v4"]),
+        {"plan_on_chip": 1} | CHOICE,
+    ),
+    "a note of the ladder": (put_note, {"report_chips": 1}),
 }
 """Changes of the study, each with its jobs by rule."""
 
@@ -80,7 +94,7 @@ def folder_of_the_quick_study(prepare: Prepare) -> Folder:
     """Return a folder in which the study of `make quick` has run, with a model file of its own."""
     study = yaml.safe_load((ROOT / "config/studies/quick.yaml").read_text())
     default = yaml.safe_load((ROOT / "config/config.yaml").read_text())
-    kept = {name: default[name] for name in ("scenarios", "training", "readings")}
+    kept = {name: default[name] for name in ("scenarios", "training")}
     workload = default["workloads"]["bert-large"] | {"model": f"./{MODEL}"}
     files = {MODEL: (ROOT / "config/models" / MODEL).read_text()}
     changes = kept | study | {"workloads": {"bert-large": workload}, "schedule": {}}
@@ -110,7 +124,7 @@ def test_a_change_runs_the_jobs_that_depend_on_it_and_no_others(name: str, chang
 
 def test_another_number_of_layers_runs_nothing_that_is_per_layer(changed: Folder) -> None:
     changed.edit(put("layers", 20), MODEL)
-    jobs = {"extract_graph": 1} | POINTS | JOINS | PLANNED
+    jobs = {"extract_graph": 1} | POINTS | JOINS
     assert jobs_of(changed) == jobs
     row = f"| another number of layers | {sum(jobs.values()) + 1} |"
     assert row in (ROOT / "config/running.md").read_text()
@@ -142,27 +156,6 @@ def test_the_reason_of_a_job_names_the_setting_that_changed(
     assert set(reasons) == {reason}
 
 
-def test_a_study_that_asks_for_no_plan_has_no_job_for_it(changed: Folder) -> None:
-    """Nor does a further model run the plan of another one again."""
-    changed.edit(put("recommend", value=False))
-    assert set(jobs_of(changed)) <= {"report", "report_papers"}
-    changed.edit(put("recommend", value=True))
-    changed.edit(add_model)
-    targets = [f"results/recommendations/{POD}/{name}.parquet" for name in ("bert-large", "gpt2-xl")]
-    counts = read_counts(changed.snakemake("--quiet", "rules", "--dry-run", *targets).output)
-    assert counts["recommend"] == 1
-
-
-def test_no_priced_placement_on_the_same_chips_is_faster_than_the_recommended_plan(quick: Folder) -> None:
-    results = quick.path / "results"
-    plan = pd.read_parquet(results / f"recommendations/{POD}/bert-large.parquet").iloc[0]
-    priced = pd.read_parquet(results / f"simulations/{POD}/bert-large.parquet")
-    # The other architecture of the study exceeds the area limit, which is that of TPU v4.
-    priced = priced[priced["architecture"].isin(["tpu-v4", "phaze-common"])]
-    assert len(priced)
-    assert plan["expected_s"] <= priced["simulated_s"].min()
-
-
 def evaluated(folder: Folder, log: str) -> tuple[int, int]:
     """Return the number of architectures that a job evaluated, and of those that it looked up, by its log."""
     text = (folder.path / f"results/logs/{log}.log").read_text()
@@ -175,7 +168,7 @@ def test_one_more_architecture_is_all_that_joining_jobs_evaluate(changed: Folder
     """Misses and hits of the store: the new architecture, and those that are known, for four microbatches."""
     common = f"placements/{POD}/bert-large/common"
     known, hits = evaluated(changed, common)
-    assert (known, hits) == (8, 0)
+    assert (known, hits) == (12, 0)
     changed.edit(add_architecture)
     changed.run(f"results/{common}.parquet")
     assert evaluated(changed, common) == (4, known)

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.workflow
 
 SMALL = Path(__file__).parent / "small"
 STUDIES = ROOT / "config" / "studies"
-TOGETHER = (("quick",), ("llama-3.1", "palm", "parmesan", "piper", "phaze-paper"))
+TOGETHER = (("phaze-space", "quick"), ("llama-3.1", "palm", "parmesan", "piper", "phaze-paper"))
 PAGES = {
-    "quick": "report", "phaze-paper": "papers", "llama-3.1": "layouts", "palm": "papers",
-    "parmesan": "papers", "piper": "papers",
+    "quick": "chips", "phaze-space": "report", "phaze-paper": "papers", "llama-3.1": "layouts",
+    "palm": "papers", "parmesan": "papers", "piper": "papers",
 }  # fmt: skip
 
 

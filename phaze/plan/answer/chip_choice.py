@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ from phaze.plan.answer.chip_objectives import ChipGoal
 from phaze.plan.answer.chip_robust import RobustChips
 from phaze.plan.answer.common_chip import CommonChip
 from phaze.plan.answer.model_chips import Evaluated, ModelChips
-from phaze.plan.answer.recommended import without_interval
+from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
+from phaze.plan.search.chips import ChipSearch
 from phaze.plan.time_limit import TimeLimit
 from phaze.spec.architecture import GRID_SIZES, Architecture
 from phaze.spec.chip_choice import BoundForModel, ChipForModels, PlanOnChip, RobustChoice
@@ -48,6 +50,8 @@ class ChipChooser:
     is_robust: bool = False
     """True to choose the chip with the least regret over the models and all assumptions."""
     folder: Path = FOLDER
+    finished: tuple[ChipSearch, ...] = ()
+    """Search of every model, if other jobs ran them; empty: all are run here."""
 
     @cached_property
     def models(self) -> tuple[ModelChips, ...]:
@@ -56,7 +60,8 @@ class ChipChooser:
             TrainingPlanner(request, without_interval, self.gap, self.folder, self.limit)
             for request in self.requests
         )
-        return tuple(ModelChips(planner, self.goal) for planner in planners)
+        pairs = zip(planners, self.finished or repeat(None), strict=False)
+        return tuple(ModelChips(planner, self.goal, search) for planner, search in pairs)
 
     @property
     def chips(self) -> Sequence[Architecture]:
@@ -122,7 +127,12 @@ class ChipChooser:
     def bounds(self) -> tuple[BoundForModel, ...]:
         """Best score and lower bound of every model on any chip."""
         return tuple(
-            BoundForModel(model=model.name, score=model.best_score, bound=float(model.search.bounds.min()))
+            BoundForModel(
+                model=model.name,
+                score=model.best_score,
+                bound=float(model.search.bounds.min()),
+                stopped=model.search.stopped,
+            )
             for model in self.models
         )
 
@@ -177,6 +187,11 @@ class ChipChooser:
             tokens_per_j=task.global_batch * task.sequence / self.goal.joules(chip, priced),
             tokens_per_s_price=None if price is None else rate / price,
         )
+
+
+def without_interval(_: PricedLayout) -> MeasuredInterval:
+    """No interval, as no measured run has a chip of a grid."""
+    return MeasuredInterval(None)
 
 
 def nearest_chip(chips: Sequence[Architecture], other: Architecture) -> Architecture:

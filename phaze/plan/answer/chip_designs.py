@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 import numpy as np
@@ -12,7 +12,7 @@ from phaze.base.arrays import Floats
 from phaze.base.progress import counted
 from phaze.plan.answer.chip_choice import ChipChooser
 from phaze.plan.answer.model_chips import ModelChips
-from phaze.spec.architecture import GRID_SIZES
+from phaze.spec.architecture import GRID_SIZES, Architecture
 
 COLUMNS = (*GRID_SIZES, "hbm_gib", "area_mm2")
 """Sizes of a design in the table."""
@@ -29,16 +29,13 @@ def designs_of(chooser: ChipChooser) -> pd.DataFrame:
     models. A plan is that of a search or, on up to `MOST_PRICED` promising designs, the layout of the model's
     best plan. Without a plan of each model, its time and score are missing.
     """
-    designs = pd.DataFrame([{name: getattr(chip, name) for name in COLUMNS} for chip in chooser.chips])
-    designs.insert(0, "name", [chip.name for chip in chooser.chips])
+    designs = sizes_of(chooser.chips)
     for model in chooser.models:
         model.search.bound_each()
     bounds = np.sum([np.log(model.search.bounds) for model in chooser.models], axis=0)
-    ordered = designs.assign(bound=bounds).sort_values("bound", kind="stable")
-    first = ordered.drop_duplicates(CELL).index
-    promising = [*first, *ordered.index.difference(first, sort=False)][:MOST_PRICED]
+    places = promising(designs, bounds)
     # (2, M, D): times and scores
-    plans = np.stack([_plans(model, promising) for model in chooser.models], axis=1)
+    plans = np.stack([plans_on(model, places) for model in chooser.models], axis=1)
     least = np.array([[getattr(m.search, name) for m in chooser.models] for name in ("bounds_s", "bounds")])
     best = np.nanmin(plans, axis=2, keepdims=True)
     means = np.exp(np.log([plans / best, np.fmin(plans, least) / best]).mean(axis=2))
@@ -47,7 +44,21 @@ def designs_of(chooser: ChipChooser) -> pd.DataFrame:
     return designs
 
 
-def _plans(model: ModelChips, places: Collection[int]) -> Floats:
+def sizes_of(chips: Sequence[Architecture]) -> pd.DataFrame:
+    """Name, sizes, HBM and area of every design."""
+    designs = pd.DataFrame([{name: getattr(chip, name) for name in COLUMNS} for chip in chips])
+    designs.insert(0, "name", [chip.name for chip in chips])
+    return designs
+
+
+def promising(designs: pd.DataFrame, bounds: Floats) -> list[int]:
+    """Indices of designs to try: the best bound of every cell, then others, at most `MOST_PRICED`."""
+    ordered = designs.assign(bound=bounds).sort_values("bound", kind="stable")
+    first = ordered.drop_duplicates(CELL).index
+    return [*first, *ordered.index.difference(first, sort=False)][:MOST_PRICED]
+
+
+def plans_on(model: ModelChips, places: Collection[int]) -> Floats:
     """Step time and score of the best known plan on every chip, NaN without one, (2, D).
 
     Chips of `places` are tried with the layout of the best plan.

@@ -44,6 +44,8 @@ class ModelChips:
 
     planner: TrainingPlanner
     goal: ChipGoal
+    finished: ChipSearch | None = None
+    """The search, if another job ran it; None: it is run here."""
     evaluated: dict[int, Evaluated] = field(default_factory=dict)
     """Best plans of this model so far, by the index of their chip."""
 
@@ -65,6 +67,8 @@ class ModelChips:
     @cached_property
     def search(self) -> ChipSearch:
         """Finished search over all chips; PhazeError if the model fits on none."""
+        if self.finished is not None:
+            return self.finished
         with busy(self.name):
             search = replace(self.planner.search_chips(), scores=self.scores)
             search.run(1)

@@ -268,6 +268,13 @@ class ChipSearch:
         if self.best < inf:
             self.place = min(self.searches, key=self.score_on)
 
+    @property
+    def stopped(self) -> str | None:
+        """Reason why the search ended before its gap was closed; None if it is closed."""
+        has_gap = self.bound_s < self.best_s * (1 - self.planner.gap)
+        reasons = (search.certificate().stopped for search in self.searches.values())
+        return next(filter(None, (*reasons, self.planner.limit.reason)), None) if has_gap else None
+
     def extend(self, rows: int) -> None:
         """Continue the search on the best chip until no other of its layouts can be one of `rows` rows."""
         self.search.extend(rows)
@@ -292,8 +299,6 @@ class ChipSearch:
         for proof in searched:
             bounded.update(proof.bounded)
         bound_s, lacking = self.bound_s, [proof.lacking_gib for proof in searched if proof.lacking_gib]
-        reasons = [proof.stopped for proof in searched if proof.stopped] + [self.planner.limit.reason]
-        has_gap = bound_s < self.best_s * (1 - self.planner.gap)
         changes: dict[str, object] = {
             **counts,
             "illegal": {name: len(self.chips) * count for name, count in best.illegal.items()},
@@ -301,7 +306,7 @@ class ChipSearch:
             "bounded": dict(bounded),
             "bound_s": bound_s if bound_s < inf else None,
             "gap": 1 - bound_s / self.best_s if self.best_s < inf else 0.0,
-            "stopped": next(filter(None, reasons), None) if has_gap else None,
+            "stopped": self.stopped,
             "schedule_gap": max(proof.schedule_gap or 0.0 for proof in searched),
         }
         return best.model_copy(update=changes)

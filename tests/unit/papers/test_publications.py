@@ -36,7 +36,7 @@ def test_publications_of_the_studies_that_come_with_phaze_are_valid(path: Path) 
         part: {"published": own[part]["published"]} for part in PARTS if "published" in own.get(part, {})
     }
     found = load_publications(Study.parse(CONFIG | named, "study.yaml"))
-    assert set(found) == {"report", *named}
+    assert set(found) == {*named}
     for part, plain in found.items():  # as jobs read them
         assert KINDS[part].parse(plain, "published").model_dump(mode="json") == plain
 

@@ -12,7 +12,7 @@ from phaze.pages.vega import spec_of
 from phaze.plan.answer.chip_words import choice_in_words, sentences
 from phaze.report import chip_figures
 from phaze.report.chip_page import ChipPage, chip_page
-from phaze.spec.architecture import Architecture
+from phaze.spec.architecture import Architecture, ArchitectureSpace
 from phaze.spec.chip_choice import (
     BoundForModel,
     ChipChoice,
@@ -24,7 +24,6 @@ from phaze.spec.chip_choice import (
     PlanOnChip,
     RobustChoice,
 )
-from phaze.spec.study import ArchitectureSpace
 from phaze.spec.systems import load_cluster
 from tests.effort import DRAWS
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from phaze.pages.document import Chart, Items, Prose, Section, Sheet
+from phaze.pages.document import Chart, Items, Section, Sheet
 from phaze.pages.vega import draw
-from phaze.pages.words import seconds, times
 from phaze.report.build import answer
 from phaze.report.checks import Evidence
 from phaze.report.findings import COMMON, PER_MODEL, Findings, baseline_design
@@ -17,7 +16,6 @@ from phaze.report.inputs import Inputs
 from phaze.report.priced import PRICE_CHECKS, placement_picture, priced_designs, priced_section
 from phaze.search.winners import PRICED, Outcome, choose_winner, compared_placements
 from phaze.tables import Placements, Simulations
-from phaze.tables.layouts import Recommendations
 from tests.unit.formulas.test_priced import CHIPS, placement, pricing
 from tests.unit.report.builder import assert_caught, of_kind, scaled
 
@@ -73,29 +71,6 @@ def test_a_study_without_prices_answers_with_what_is_planned(inputs: Inputs, fin
     at = found.sheet.header.index("simulated")
     assert {row[at] for row in found.sheet.rows} == {""}
     assert not list(priced_section(inputs, none))
-
-
-def test_recommended_plans_come_first_with_the_best_price_of_the_formula(
-    inputs: Inputs, findings: Findings
-) -> None:
-    (model, *_) = inputs.study.models
-    row = {
-        "model": model, "scenario": "paper", "status": "planned", "chips": 2, "architecture": "tpu-v4",
-        "hbm_gib": 32.0, "shape": "dp 8 ZeRO-2", "tp": 1, "cp": 1, "ep": 1, "etp": 1, "pp": 1, "vp": 1,
-        "dp": 8, "microbatch": 4, "zero": 2, "recompute": "none", "expected_s": 0.02, "prudent_s": 0.03,
-        "bound_s": 0.019, "gap": 0.05, "reason": "",
-    }  # fmt: skip
-    shown = replace(findings, recommendations=Recommendations.check(pd.DataFrame([row])))
-    section = next(priced_section(inputs, shown))
-    sheet = of_kind(section, Sheet)[0]
-    priced = findings.simulations.query("model == @model and planner == 'phaze'")
-    best = priced.loc[priced["simulated_s"].idxmin()]
-    cells = dict(zip(sheet.header, sheet.rows[0], strict=True))
-    assert (cells["workload"], cells["chip"], cells["plan"]) == (model, "tpu-v4", "dp 8 ZeRO-2")
-    assert cells["formula's price"] == seconds(best["simulated_s"])
-    assert cells["formula's claim"] == seconds(best["planned_s"])
-    assert cells["ratio"] == times(best["simulated_s"] / 0.02)
-    assert isinstance(section.blocks[0], Prose)
 
 
 def test_a_best_placement_is_drawn_over_time(section: Section, inputs: Inputs, findings: Findings) -> None:

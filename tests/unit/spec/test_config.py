@@ -21,6 +21,7 @@ from phaze.spec.study import ScenarioChoice
 from phaze.spec.system import Cluster, System
 from phaze.spec.systems import load_device
 from phaze.spec.topology import LevelTopology
+from tests.studies import study_settings
 
 Config = dict[str, object]
 Change = Callable[[Config], object]
@@ -30,8 +31,8 @@ STUDIES = sorted((FOLDER / "studies").glob("*.yaml"))
 
 
 @pytest.fixture(name="config")
-def default_study() -> Config:
-    return yaml.safe_load((FOLDER / "config.yaml").read_text())
+def study_of_the_paper_space() -> Config:
+    return study_settings("phaze-space")
 
 
 def put(path: str, value: object) -> Change:
@@ -52,7 +53,7 @@ def walk_without_grid(config: Config) -> None:
     put("screen/strategy", "hysteresis")(config)
 
 
-def test_the_default_study_is_the_papers(config: Config) -> None:
+def test_the_space_of_the_paper_has_68_layouts(config: Config) -> None:
     settings = load_settings(config)
     assert sum(len(settings.layouts(model)) for model in settings.study.models) == 68
     assert settings.shards == ("small-buffer",)

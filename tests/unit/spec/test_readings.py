@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.spec.config import Settings, load_settings
-from phaze.spec.files import FOLDER
+from tests.studies import study_settings
 
 READINGS = {
     "fast": {
@@ -25,8 +24,8 @@ READINGS = {
 
 
 def settings(readings: object, **changes: object) -> Settings:
-    """Return the default study with readings."""
-    study = yaml.safe_load((FOLDER / "config.yaml").read_text())
+    """Return the study of the paper's space with readings."""
+    study = study_settings("phaze-space")
     return load_settings({**study, "readings": readings, **changes}, source="study.yaml")
 
 
@@ -65,8 +64,8 @@ def test_a_reading_that_is_null_is_left_out() -> None:
     assert settings(None).study.readings == {}
 
 
-def test_the_readings_of_the_default_study_change_one_assumption_each() -> None:
-    study = yaml.safe_load((FOLDER / "config.yaml").read_text())
+def test_the_readings_of_the_paper_space_change_one_assumption_each() -> None:
+    study = study_settings("phaze-space")
     loaded = load_settings(study)
     assert set(study["readings"]) >= {"paired-fusion", "no-preload", "first-stage-gradients", "paper-tpu-v4"}
     for name, reading in loaded.study.readings.items():

@@ -17,9 +17,8 @@ from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.chips import load_chips
 from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.time_limit import TimeLimit
-from phaze.spec.architecture import Architecture, load_technology
+from phaze.spec.architecture import Architecture, ArchitectureSpace, load_technology
 from phaze.spec.chip_choice import ChipChoice, ChipQuestion, ModelOnChips, PlanOnChip
-from phaze.spec.study import ArchitectureSpace
 from phaze.spec.training_plan import AskedPlan
 from tests.plans import planner_of
 
