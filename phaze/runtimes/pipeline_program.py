@@ -54,6 +54,9 @@ def attribute(path: str, name: str | None = None) -> object:
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
     if spec is None or spec.loader is None or not Path(file).is_file():
         raise FileNotFoundError(f"{file}: is not a Python file")
+    folder = str(Path(file).resolve().parent)
+    if folder not in sys.path:  # modules beside the file can be imported, as if it were run
+        sys.path.append(folder)
     module = sys.modules.get(spec.name)
     if module is None or getattr(module, "__file__", None) != spec.origin:
         module = importlib.util.module_from_spec(spec)

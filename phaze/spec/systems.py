@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from phaze.base.errors import PhazeError
+from phaze.base.nearest import did_you_mean
 from phaze.spec.files import (
     FOLDER,
     is_path,
@@ -107,7 +108,10 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
     fields = read_mapping(path)
     _refuse_tiles(fields, path, "a device and levels of a network")
     if not fields.keys() & {"device", "levels"}:
-        raise PhazeError(f"{path}: must define a device and network levels, as a100-selene does")
+        files = (folder / "systems").glob("*.yaml")
+        clusters = sorted(file.stem for file in files if "levels" in read_mapping(file))
+        alike = did_you_mean(path.stem, clusters, "phaze systems")
+        raise PhazeError(f"{path}: must define a device and network levels, as a100-selene does", alike)
     cluster = _read_cluster(fields, path, folder)
     device = _read_device(_file_of(path, "device", cluster.device, folder), folder)
     if cluster.stack is None:
@@ -274,8 +278,13 @@ def _read_device(path: Path, folder: Path, after: tuple[Path, ...] = ()) -> Devi
         raise PhazeError(f"{path}: is a chip of tiles", "give a device that is derived from an architecture")
     fields = {"name": path.stem, **fields}
     return Device.parse(
-        _complete_figures(fields, path, folder, after) if PEAK in fields else fields, str(path)
+        _complete_figures(fields, path, folder, after) if _by_figures(fields) else fields, str(path)
     )
+
+
+def _by_figures(fields: Mapping[str, object]) -> bool:
+    """True for a device given by its peak FLOP/s, or without the clock and the cores of any other device."""
+    return PEAK in fields or not fields.keys() & {"clock_hz", "num_tc", "pe_x", "tile"}
 
 
 def _complete_figures(

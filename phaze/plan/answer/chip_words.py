@@ -11,7 +11,10 @@ from phaze.spec.architecture import GRID_SIZES
 from phaze.spec.chip_choice import ChipChoice, ChipForModels, ChipQuestion, ChipRegret, PlanOnChip
 from phaze.spec.names import ChipObjective
 
-REFERENCES = {"built": "For comparison, as built", "template": "For comparison, nearest to an H100"}
+REFERENCES = {
+    "built": "For comparison, as built",
+    "template": "For comparison, the design of the space nearest to an H100",
+}
 """Titles of chips beside the answer, by role."""
 BETTER: dict[ChipObjective, tuple[str, str]] = {
     "time": ("is more than {} faster", "more than {} slower than"),

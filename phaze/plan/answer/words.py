@@ -448,7 +448,8 @@ def why_first(plan: TrainingPlan) -> Iterator[str]:
         yield f"Plan 2 ({changes}) takes {less} less {rank} time, but may lose more than plan 1."
     else:
         longer, parts = percent(share, 2), _parts(plan.next_longer_s)
-        yield f"Next best: plan 2 ({plan_differences(plan, other)}) takes {longer} longer: {parts}."
+        name = "Plan 2" if plan.question.robust else "Next best: plan 2"
+        yield f"{name} ({plan_differences(plan, other)}) takes {longer} longer: {parts}."
 
 
 def plan_differences(plan: RankedPlan, other: RankedPlan) -> str:

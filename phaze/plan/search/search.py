@@ -460,10 +460,11 @@ class LayoutSearch:
     @property
     def stopped(self) -> str | None:
         """Reason why the search ended early; None if its gap is closed."""
-        if self._running or self._out_of_time:
+        if self._running:
             return self._out_of_time or "it had not ended when this plan was found"
         best_s = min(self.best_s, self.planner.most_s)
-        return None if self.bound_s >= best_s * (1 - self.planner.gap) else self._limit or STUCK
+        is_closed = self.bound_s >= best_s * (1 - self.planner.gap)
+        return None if is_closed else self._out_of_time or self._limit or STUCK
 
     def plans(self, number: int, rows: int = 1) -> LayoutPlans:
         """The `number` fastest plans so far, with a certificate for the first `rows` of them."""
