@@ -37,6 +37,12 @@ SURE_S = 5.0
 MOST_RECIPES = 3
 """Maximum number of published recipes that are priced."""
 
+MOST_CHIP_GRAPHS = 100_000_000
+"""Maximum number of pairs of a chip and a graph of operators that are bounded to show each chip by itself.
+
+A million take about 2 CPU seconds. Dense models have 70 million, and models with experts a billion.
+"""
+
 # First plans: the faster they are, the fewer layouts need exact bounds.
 
 MOST_GROUPS = 30

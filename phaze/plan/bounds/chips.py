@@ -110,6 +110,11 @@ class ChipBounds:
         )
         return np.concatenate([*bounds_s])
 
+    @property
+    def graphs(self) -> int:
+        """Number of distinct graphs of operators that every chip is bounded by."""
+        return len(self._shards.graphs)
+
     def families_s(self, device: Device) -> Floats:
         """Lower bound on the step time of every layout of the grid on a device, in seconds, (F,)."""
         bounds_s: Floats = self._shards_s([device])[self._shards.where, 0]

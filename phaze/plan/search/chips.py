@@ -22,6 +22,7 @@ from typing import Literal
 import numpy as np
 
 from phaze.base.arrays import Floats
+from phaze.plan import effort
 from phaze.plan.bounds.chips import ChipBounds, ChipGroup, groups_of
 from phaze.plan.machines import device_of
 from phaze.plan.question import PlanQuestion
@@ -208,8 +209,12 @@ class ChipSearch:
         return bounded
 
     def bound_each(self) -> None:
-        """Raise the bound of every chip to that of its own layers, as chips of a group may differ much."""
-        self._bounded([ChipGroup((place,), chip) for place, chip in enumerate(self.chips)])
+        """Raise the bound of every chip to that of its own layers, as chips of a group may differ much.
+
+        Where this would take too long, chips keep the bounds of their groups.
+        """
+        if len(self.chips) * self._bound.graphs <= effort.MOST_CHIP_GRAPHS:
+            self._bounded([ChipGroup((place,), chip) for place, chip in enumerate(self.chips)])
 
     def raise_bound(self, place: int, bound_s: float) -> None:
         """Raise the bound of a chip to that of another search over its layouts."""
