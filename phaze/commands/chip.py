@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from phaze.plan.answer.chip_choice import ChipChooser
     from phaze.plan.chips import Chips
     from phaze.spec.architecture import ArchitectureSpace
-    from phaze.spec.chip_choice import ChipChoice, ChipPrices, ChipQuestion
+    from phaze.spec.chip_choice import ChipChoice, ChipPrices
     from phaze.spec.system import Cluster, Device
 
 TEMPLATE = "h100-80gb"
@@ -93,14 +93,14 @@ def chosen_chip(request: ChipOptions) -> ChosenChip:
         "chip", seconds=request.seconds, price_mm2=request.price_mm2, price_gib=request.price_gib
     )
     changes = [_pair("--explain", text) for text in request.explain or ()]
-    chooser, question = _prepared(request)
+    chooser, space = _prepared(request)
     stop_gently(chooser.limit)
     with telling("chip"):
-        return ChosenChip(_choice(chooser, question, changes), chooser)
+        return ChosenChip(_choice(chooser, space, changes), chooser)
 
 
-def _prepared(request: ChipOptions) -> tuple[ChipChooser, ChipQuestion]:
-    """Chooser of the options, with its question; PhazeError for invalid options."""
+def _prepared(request: ChipOptions) -> tuple[ChipChooser, ArchitectureSpace]:
+    """Chooser of the options, with its space of designs; PhazeError for invalid options."""
     # Checked before slow imports.
     hbm_gib = _capacities(request.hbm)
     grid = dict(_pair("--sweep", text) for text in request.sweep or ())
@@ -112,7 +112,6 @@ def _prepared(request: ChipOptions) -> tuple[ChipChooser, ChipQuestion]:
     from phaze.plan.chips import chip_machine
     from phaze.plan.time_limit import TimeLimit
     from phaze.spec.architecture import load_technology
-    from phaze.spec.chip_choice import ChipQuestion, ModelOnChips
     from phaze.spec.systems import load_cluster
 
     space = _space(request, grid)
@@ -129,22 +128,8 @@ def _prepared(request: ChipOptions) -> tuple[ChipChooser, ChipQuestion]:
     requests = [
         questions_of(replace(planned, model=name), request.system, number, on_chips)[0] for name in names
     ]
-    question = ChipQuestion(
-        models=tuple(
-            ModelOnChips(model=job.model.name, sequence=job.sequence, global_batch=job.global_batch)
-            for job in requests
-        ),
-        devices=request.devices,
-        cluster=cluster,
-        space=space,
-        hbm_gib=tuple(sorted({chip.hbm_gib for chip in chips if chip.hbm_gib})),
-        rank=request.rank,
-        objective=goal.objective,
-        prices=goal.prices,
-        gap=request.gap,
-    )
     limit = TimeLimit(request.seconds or inf)
-    return ChipChooser(tuple(requests), request.gap, limit, goal, request.robust), question
+    return ChipChooser(tuple(requests), request.gap, limit, goal, request.robust), space
 
 
 def _prices(request: ChipOptions) -> ChipPrices | None:
@@ -258,28 +243,14 @@ def _chips(space: ArchitectureSpace, cluster: Cluster, device: Device, hbm_gib: 
     return within
 
 
-def _choice(chooser: ChipChooser, question: ChipQuestion, changes: Changes) -> ChipChoice:
+def _choice(chooser: ChipChooser, space: ArchitectureSpace, changes: Changes) -> ChipChoice:
     """Answer of a chooser, with the chosen chip under each change and the references."""
     from phaze.plan.answer.chip_choice import nearest_chip
-    from phaze.spec.chip_choice import ChipChoice
     from phaze.spec.config import load_architecture
-    from phaze.spec.measured import PublishedRuns
 
-    chosen = chooser.row(chooser.chosen, "all")
-    tell(f"chip: build {chosen.chip.name}; now comparing it with other chips")
-    others = [*chooser.others()]
-    others += [chooser.changed(key, value) for key, values in changes for value in values]
+    tell(f"chip: build {chooser.chips[chooser.chosen].name}; now comparing it with other chips")
+    others = [chooser.changed(key, value) for key, values in changes for value in values]
     others.append(chooser.outside(load_architecture(REFERENCE_CHIP), "built"))
     template = nearest_chip(chooser.chips, load_architecture(TEMPLATE))
     others.append(chooser.outside(template, "template"))
-    return ChipChoice(
-        question=question,
-        designs=len({chip.name for chip in chooser.chips}),
-        chosen=chosen,
-        others=tuple(others),
-        bounds=chooser.bounds,
-        gap=chooser.largest_gain,
-        robust=chooser.robust,
-        stopped=chooser.limit.reason or None,
-        trust=PublishedRuns.load().trust,
-    )
+    return chooser.choice(space, others)

@@ -8,7 +8,7 @@ on every chip, so that the answer says what another chip of the space could gain
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,9 +28,18 @@ from phaze.plan.answer.model_chips import Evaluated, ModelChips
 from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
 from phaze.plan.search.chips import ChipSearch
 from phaze.plan.time_limit import TimeLimit
-from phaze.spec.architecture import GRID_SIZES, Architecture
-from phaze.spec.chip_choice import BoundForModel, ChipForModels, PlanOnChip, RobustChoice
+from phaze.spec.architecture import GRID_SIZES, Architecture, ArchitectureSpace
+from phaze.spec.chip_choice import (
+    BoundForModel,
+    ChipChoice,
+    ChipForModels,
+    ChipQuestion,
+    ModelOnChips,
+    PlanOnChip,
+    RobustChoice,
+)
 from phaze.spec.files import FOLDER
+from phaze.spec.measured import PublishedRuns
 from phaze.spec.training_plan import AskedPlan
 
 DERIVED = ("pe_vc", "glb_words_per_cycle", "l2_tc_kib", "l2_vc_kib")
@@ -134,6 +143,41 @@ class ChipChooser:
                 stopped=model.search.stopped,
             )
             for model in self.models
+        )
+
+    def choice(self, space: ArchitectureSpace, others: Iterable[ChipForModels]) -> ChipChoice:
+        """The answer, with other chips for comparison after the best ones of single models."""
+        devices = max(request.devices for request in self.requests)
+        models = (
+            ModelOnChips(
+                model=request.model.name,
+                sequence=request.sequence,
+                global_batch=request.global_batch,
+                devices=None if request.devices == devices else request.devices,
+            )
+            for request in self.requests
+        )
+        question = ChipQuestion(
+            models=tuple(models),
+            devices=devices,
+            cluster=self.requests[0].stored_machine(self.folder).cluster,
+            space=space,
+            hbm_gib=tuple(sorted({chip.hbm_gib for chip in self.chips if chip.hbm_gib})),
+            rank=self.requests[0].rank,
+            objective=self.goal.objective,
+            prices=self.goal.prices,
+            gap=self.gap,
+        )
+        return ChipChoice(
+            question=question,
+            designs=len({chip.name for chip in self.chips}),
+            chosen=self.row(self.chosen, "all"),
+            others=(*self.others(), *others),
+            bounds=self.bounds,
+            gap=self.largest_gain,
+            robust=self.robust,
+            stopped=self.limit.reason or None,
+            trust=PublishedRuns.load(self.folder).trust,
         )
 
     def row(self, place: int, role: str) -> ChipForModels:

@@ -27,11 +27,10 @@ from phaze.plan.search.planned import PlannedLayout
 from phaze.plan.time_limit import TimeLimit
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.architecture import load_technology
-from phaze.spec.chip_choice import ChipChoice, ChipForModels, ChipQuestion, ModelOnChips
+from phaze.spec.chip_choice import ChipChoice, ChipForModels
 from phaze.spec.chip_study import ChipPoint
 from phaze.spec.config import load_architecture
 from phaze.spec.files import FOLDER
-from phaze.spec.measured import PublishedRuns
 from phaze.spec.names import Rank
 from phaze.spec.system import Cluster
 from phaze.spec.systems import load_cluster
@@ -201,34 +200,7 @@ def on_other_chip(search: Searched, name: str, *, nearest: bool, folder: Path = 
 def choice_of(searches: Sequence[Searched], seconds: float = inf, folder: Path = FOLDER) -> ChipChoice:
     """Chip for all models of a scenario from their searches, within a time limit."""
     chooser = chooser_of(searches, TimeLimit(seconds), folder)
-    requests, space = chooser.requests, searches[0].point.designs
-    question = ChipQuestion(
-        models=tuple(
-            ModelOnChips(
-                model=request.model.name,
-                sequence=request.sequence,
-                global_batch=request.global_batch,
-                devices=request.devices,
-            )
-            for request in requests
-        ),
-        devices=max(request.devices for request in requests),
-        cluster=requests[0].stored_machine(folder).cluster,
-        space=space,
-        hbm_gib=tuple(sorted({chip.hbm_gib for chip in chooser.chips if chip.hbm_gib})),
-        rank=RANKED,
-        gap=chooser.gap,
-    )
-    return ChipChoice(
-        question=question,
-        designs=len({chip.name for chip in chooser.chips}),
-        chosen=chooser.row(chooser.chosen, "all"),
-        others=(*chooser.others(), *_joined(search.others for search in searches)),
-        bounds=chooser.bounds,
-        gap=chooser.largest_gain,
-        stopped=chooser.limit.reason or None,
-        trust=PublishedRuns.load(folder).trust,
-    )
+    return chooser.choice(searches[0].point.designs, _joined(search.others for search in searches))
 
 
 def _joined(others: Iterable[Sequence[ChipForModels]]) -> Iterable[ChipForModels]:
