@@ -126,7 +126,9 @@ def searched(
     bounds = designs.rename(columns={"name": "architecture"}).assign(
         search=search, bound_s=np.minimum(run.bounds_s, step_s), step_s=step_s
     )
-    return answer.model_copy(update={"question": question}), ChipBounds.check(bounds)
+    # The outcomes of all chips are rows of the table.
+    plan = answer.model_copy(update={"question": question, "chips": None})
+    return plan, ChipBounds.check(bounds)
 
 
 def goal_of(point: ChipPoint, folder: Path = FOLDER) -> ChipGoal:
