@@ -46,3 +46,8 @@ class ChipScores:
         """Step time in seconds from which none of some chips scores less than its one of `scores`."""
         at = np.asarray(places)
         return float(((scores - self.fixed[at]) / self.rates[at]).max(initial=0.0))
+
+    def alike(self, places: Sequence[int]) -> bool:
+        """True if some chips have the same score for the same step time."""
+        at = list(places)
+        return bool(np.ptp(self.rates[at]) == 0 and np.ptp(self.fixed[at]) == 0)

@@ -147,8 +147,9 @@ class ChipSearch:
             if self._bound_on(group) >= self._target:
                 break
             if len(group.places) > 1:
-                # Where small chips score well, no layout on a large one excludes them.
-                if self.scores is None or self._longest_s(group, self._target) < FUTILE * group.bound_s:
+                # Where small chips score better at the same time, no layout on a large one excludes them.
+                is_futile = self._longest_s(group, self._target) >= FUTILE * group.bound_s
+                if not is_futile or self._scores.alike(group.places):
                     group = self.exclude(group, self._target)
                 if self._bound_on(group) < self._target:
                     for part in self._bounded(group.parts(self.chips)):
