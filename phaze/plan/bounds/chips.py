@@ -24,10 +24,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.progress import counted
@@ -41,6 +40,9 @@ from phaze.plan.terms.overlap import least_exposed_s
 from phaze.runtimes.grid import LayoutGrid
 from phaze.spec.system import Device
 from phaze.workload.workload import DIRECTIONS
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 AT_ONCE = 1_000_000
 """Maximum number of pairs of a graph and a chip that are bounded in one batch, which limits memory use."""
@@ -130,6 +132,8 @@ class ChipBounds:
     @cached_property
     def _shards(self) -> _ShardGraphs:
         """Graphs of the layers of all shards, with the number of each in a step."""
+        from scipy.sparse import csr_array  # slow to import, and searches without chips need none
+
         task, machine = self.question.task, self.question.machine
         columns = np.stack([getattr(self.grid, name) for name in SHARD_FIELDS], axis=1)
         _, places, where = distinct_rows(columns)
