@@ -49,6 +49,7 @@ class Everything(TypedDict):
 
     files: dict[str, str]
     readings: object
+    report: object
     plans: object
     tiled: object
     maps: object
@@ -57,6 +58,11 @@ class Everything(TypedDict):
 EVERYTHING = Everything(
     files={"inputs/chain.json": json.dumps(repeated())},
     readings={"fast": FAST},
+    report={
+        "strategies": {"models": []},
+        "sensitivity": {"hbm-half": {"hbm_bandwidth_factor": 0.5}},
+        "published": None,
+    },
     plans=PLANS,
     tiled=TILED,
     maps=MAPS,
