@@ -4,7 +4,7 @@ from pathlib import Path
 
 from phaze.base.job import run_script
 from phaze.pages.page import write_report
-from phaze.report.chips import ChipInputs, Step, build_chip_report
+from phaze.report.chips import ChipInputs, LadderStep, build_chip_report
 from phaze.spec.chip_choice import ChipChoice, ChipForModels
 from phaze.spec.chip_study import ChipStudy
 from phaze.spec.documents import read_as
@@ -27,7 +27,7 @@ def main(
         choices={Path(path).stem: read_as(ChipChoice, path) for path in choices},
         bounds={Path(path).stem: ChipBounds.load(path) for path in bounds},
         steps=[
-            Step(read_as(TrainingPlan, plan), read_as(ChipForModels, other))
+            LadderStep(read_as(TrainingPlan, plan), read_as(ChipForModels, other))
             for plan, other in zip(plans, built, strict=True)
         ],
     )

@@ -37,6 +37,8 @@ SURE_S = 5.0
 MOST_RECIPES = 3
 """Maximum number of published recipes that are priced."""
 
+FUTILE = 2.0
+"""Ratio of a step time to the bound of a group of chips from which a search is unlikely to exclude it."""
 MOST_CHIP_GRAPHS = 100_000_000
 """Maximum number of pairs of a chip and a graph of operators that are bounded to show each chip by itself.
 

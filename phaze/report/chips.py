@@ -33,7 +33,7 @@ CHECKS: Checklist[ChipInputs] = Checklist()
 
 
 @dataclass(frozen=True)
-class Step:
+class LadderStep:
     """Best plan of a step of the ladder on any chip, and the plan on the compared architecture."""
 
     plan: TrainingPlan
@@ -48,7 +48,7 @@ class ChipInputs:
     choices: Mapping[str, ChipChoice]
     bounds: Mapping[str, pd.DataFrame]
     """Table `chip_bounds` of every search of a scenario, by search."""
-    steps: Sequence[Step]
+    steps: Sequence[LadderStep]
 
     @cached_property
     def chosen(self) -> pd.DataFrame:
@@ -125,7 +125,7 @@ def _chosen_row(
     }
 
 
-def _step_row(number: int, name: str, note: str, step: Step) -> dict[str, object]:
+def _step_row(number: int, name: str, note: str, step: LadderStep) -> dict[str, object]:
     plan, (on_built,) = step.plan, step.built.plans
     rank, chip = plan.question.rank, plan.question.stored_machine().device
     bound_s, step_s = plan.certificate.bound_s or 0.0, plan.by(rank)

@@ -96,13 +96,17 @@ class ChipChooser:
         self.limit.seconds = seconds
 
     @cached_property
+    def _common(self) -> CommonChip:
+        return CommonChip(self.models, self.gap, self.limit)
+
+    @cached_property
     def candidates(self) -> Sequence[int]:
         """Compared chips of the space, by increasing geometric mean of relative scores."""
         best = [*self.best_of]
         if len(self.models) > 1:
             with self._share(len(self.models) + 1):
-                best = [*CommonChip(self.models, self.gap, self.limit).search(best)]
-        return sorted(best, key=self._mean)
+                best = [*self._common.search(best)]
+        return sorted(best, key=self._common.mean)
 
     @cached_property
     def _robust(self) -> RobustChips:
@@ -118,19 +122,15 @@ class ChipChooser:
         """Regrets by which the chip was chosen; None if it was not."""
         return self._robust.choice if self.is_robust else None
 
-    def _mean(self, place: int) -> float:
-        scores = [model.on_chip(place).score / model.best_score for model in self.models]
-        return float(np.exp(np.mean(np.log(scores))))
-
     @property
     def least_mean(self) -> float:
         """Lower bound on the geometric mean of relative scores on every chip of the space."""
-        return float(CommonChip(self.models, self.gap, self.limit).bounds.min())
+        return float(self._common.bounds.min())
 
     @property
     def largest_gain(self) -> float:
         """Most by which any chip of the space can be better than the chosen one, in the geometric mean."""
-        return max(0.0, 1.0 - self.least_mean / self._mean(self.chosen))
+        return max(0.0, 1.0 - self.least_mean / self._common.mean(self.chosen))
 
     @property
     def bounds(self) -> tuple[BoundForModel, ...]:

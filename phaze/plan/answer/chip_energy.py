@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -22,10 +21,9 @@ from phaze.base.arrays import Floats
 from phaze.base.progress import counted
 from phaze.cost.kernels import energies_on, works_of_kernels
 from phaze.cost.network.network import Collective, sent_bytes
-from phaze.layout import SHARD_FIELDS, Layout
+from phaze.layout import Layout
 from phaze.plan.answer.priced import PricedLayout
-from phaze.plan.bounds.chips import AT_ONCE, ELEMENT_BYTES
-from phaze.plan.bounds.shards import distinct_rows
+from phaze.plan.bounds.chips import AT_ONCE, ELEMENT_BYTES, shards_of
 from phaze.plan.layers.scheduled import COLLECTIVE
 from phaze.plan.machines import device_of
 from phaze.plan.question import PlanQuestion
@@ -72,10 +70,9 @@ def least_joules(
     It is that of the operators and collectives of the layers of one shard. Recomputation and what pipeline
     stages and replicas send only add to it.
     """
-    _, places, _ = distinct_rows(np.stack([getattr(grid, name) for name in SHARD_FIELDS], axis=1))
+    layouts, _ = shards_of(grid)
     runs, sent = list[Mapping[Operator, float]](), list[float]()
-    for place in counted(places.tolist(), "shards"):
-        layout = replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0)
+    for layout in counted(layouts, "shards"):
         runs.append(_runs(question.lowering(layout).workload(layout), layout, question.task, {}))
         sent.append(sum(number * _sent(operator, layout) for operator, number in runs[-1].items()))
     link = np.array(sent)[:, None] * figures.link_j_per_byte

@@ -77,14 +77,14 @@ FEWEST = 2
 
 
 @dataclass(frozen=True)
-class Designs:
+class ChipSpace:
     """Machine of a point's network, and its chips."""
 
     machine: StoredMachine
     chips: Chips
 
     @classmethod
-    def of(cls, point: ChipPoint, search: str, folder: Path = FOLDER) -> Designs:
+    def of(cls, point: ChipPoint, search: str, folder: Path = FOLDER) -> ChipSpace:
         """Enumerate the designs of a search; PhazeError if fewer than two are within the area limit."""
         cluster, device = load_cluster(point.system, folder)
         if point.levels is not None:
@@ -113,7 +113,7 @@ def searched(
     point: ChipPoint, search: str, model: Mapping[str, object], folder: Path = FOLDER
 ) -> tuple[TrainingPlan, pd.DataFrame]:
     """Best plan of a model on any chip, and table `chip_bounds`; PhazeError if it fits on none."""
-    request = Designs.of(point, search, folder).request(point, model)
+    request = ChipSpace.of(point, search, folder).request(point, model)
     chooser = ChipChooser((request,), point.gap, _limit(point), goal_of(point, folder), folder=folder)
     (choice,) = chooser.models
     run = choice.search
@@ -174,7 +174,7 @@ class Searched:
 def chooser_of(searches: Sequence[Searched], limit: TimeLimit, folder: Path = FOLDER) -> ChipChooser:
     """Choice of a chip among the designs of some models' searches in one scenario."""
     first = searches[0].point
-    designs = Designs.of(first, searches[0].search, folder)
+    designs = ChipSpace.of(first, searches[0].search, folder)
     requests, runs = list[AskedPlan](), list[FinishedSearch]()
     for search in searches:
         request = designs.request(search.point, search.plan.question.model.model_dump(mode="json"))

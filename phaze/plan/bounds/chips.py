@@ -94,8 +94,14 @@ def _group(devices: Sequence[Device], places: Sequence[int], bound_s: float = 0.
     return ChipGroup(tuple(places), first.model_copy(update={**largest, "name": name}), bound_s)
 
 
+def shards_of(grid: LayoutGrid) -> tuple[list[Layout], Ints]:
+    """Distinct shards of a grid, with one stage and one replica each, and the shard of each layout, (F,)."""
+    _, places, where = distinct_rows(np.stack([getattr(grid, name) for name in SHARD_FIELDS], axis=1))
+    return [replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0) for place in places.tolist()], where
+
+
 @dataclass(frozen=True)
-class ChipBounds:
+class ShardBounds:
     """Lower bounds on the step time of a planning request on chips, over the layouts of a grid."""
 
     question: PlanQuestion
@@ -135,16 +141,15 @@ class ChipBounds:
         from scipy.sparse import csr_array  # slow to import, and searches without chips need none
 
         task, machine = self.question.task, self.question.machine
-        columns = np.stack([getattr(self.grid, name) for name in SHARD_FIELDS], axis=1)
-        _, places, where = distinct_rows(columns)
-        graphs, counts, sent_s = WorkGraphs(), list[tuple[float, int, int]](), np.zeros(len(places))
+        layouts, where = shards_of(self.grid)
+        graphs, counts, sent_s = WorkGraphs(), list[tuple[float, int, int]](), np.zeros(len(layouts))
         schedules = LayerSchedules((), {}, ELEMENT_BYTES)
-        for shard, place in enumerate(counted(places.tolist(), "shards")):
-            layout = replace(self.grid.layout(place), pp=1, vp=1, dp=1, zero=0)
-            workload = self.question.lowering(layout).workload(layout)
+        for shard, layout in enumerate(counted(layouts, "shards")):
+            lowering = self.question.lowering(layout)
+            workload = lowering.workload(layout)
             # A microbatch of a layer occupies tp · cp of the devices, which share layers and batch.
             share = task.global_batch * layout.tp * layout.cp / (task.devices * layout.microbatch)
-            clocked = Clocked(machine, layout, schedules, self.question.lowering(layout).training.routing)
+            clocked = Clocked(machine, layout, schedules, lowering.training.routing)
             for layer in workload.layers:
                 count = share * workload.counts[layer.name]
                 for layer_pass in map(layer.pass_of, DIRECTIONS):
@@ -155,7 +160,7 @@ class ChipBounds:
                     sent_s[shard] += count * least_exposed_s(clocked.by_axis(parts), layout, machine)
         number, row, column = np.array(counts).T
         places_of = row.astype(int), column.astype(int)
-        matrix = csr_array((number, places_of), (len(places), len(graphs)))
+        matrix = csr_array((number, places_of), (len(layouts), len(graphs)))
         return _ShardGraphs(graphs, matrix, sent_s, where)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.plan import effort
-from phaze.plan.bounds.chips import ChipBounds, ChipGroup, groups_of
+from phaze.plan.bounds.chips import ChipGroup, ShardBounds, groups_of
 from phaze.plan.machines import device_of
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.chip_scores import ChipScores
@@ -33,8 +33,6 @@ from phaze.runtimes.space import Space, legal_space
 from phaze.spec.system import Device
 from phaze.spec.training_plan import ChipOutcome, PlanCertificate
 
-FUTILE = 2.0
-"""Ratio of a step time to the bound by layers alone from which a search is unlikely to exclude it."""
 SUMMED = ("layouts", "same", "unfit", "simulated", "divisions", "undecided_layouts")
 """Counts of a certificate that add up over chips."""
 Outcome = Literal["best", "slower", "excluded", "unfit", "undecided"]
@@ -64,8 +62,8 @@ class ChipSearch:
     """Scores of plans by chip and step time."""
 
     @cached_property
-    def _bound(self) -> ChipBounds:
-        return ChipBounds(self.question_on(0), self._space.families)
+    def _bound(self) -> ShardBounds:
+        return ShardBounds(self.question_on(0), self._space.families)
 
     @cached_property
     def _space(self) -> Space:
@@ -148,7 +146,7 @@ class ChipSearch:
                 break
             if len(group.places) > 1:
                 # Where small chips score better at the same time, no layout on a large one excludes them.
-                is_futile = self._longest_s(group, self._target) >= FUTILE * group.bound_s
+                is_futile = self._longest_s(group, self._target) >= effort.FUTILE * group.bound_s
                 if not is_futile or self._scores.alike(group.places):
                     group = self.exclude(group, self._target)
                 if self._bound_on(group) < self._target:

@@ -11,7 +11,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.plan.answer.chip_choice import ChipChooser
 from phaze.plan.answer.chip_study import (
-    Designs,
+    ChipSpace,
     Searched,
     choice_of,
     goal_of,
@@ -19,7 +19,7 @@ from phaze.plan.answer.chip_study import (
     searched,
 )
 from phaze.plan.time_limit import TimeLimit
-from phaze.report.chips import CHECKS, ChipInputs, Step, build_chip_report
+from phaze.report.chips import CHECKS, ChipInputs, LadderStep, build_chip_report
 from phaze.spec.chip_choice import ChipChoice, ChipForModels
 from phaze.spec.chip_study import ChipPoint, ChipStudy
 from phaze.spec.config import load_architecture
@@ -94,7 +94,9 @@ def choice_from_files(folder: Path) -> ChipChoice:
 
 @pytest.fixture(scope="module", name="inputs")
 def inputs_of_the_page(folder: Path, choice: ChipChoice) -> ChipInputs:
-    steps = [Step(stored(folder, name).plan, stored(folder, name).others[0]) for name in STUDY.steps.values()]
+    steps = [
+        LadderStep(stored(folder, name).plan, stored(folder, name).others[0]) for name in STUDY.steps.values()
+    ]
     bounds = {f"near.{name}": stored(folder, f"near.{name}").bounds for name in STUDY.models}
     return ChipInputs(STUDY, {"near": choice}, bounds, steps)
 
@@ -107,7 +109,7 @@ def test_a_step_with_the_settings_of_another_search_is_not_searched_again() -> N
 @pytest.mark.slow
 def test_the_choice_from_files_is_that_of_one_process(choice: ChipChoice) -> None:
     """Searches that are stored and read again lead to the same chip, plans and bounds."""
-    designs = Designs.of(point("near.short"), "near.short")
+    designs = ChipSpace.of(point("near.short"), "near.short")
     names = [f"near.{name}" for name in STUDY.models]
     requests = tuple(designs.request(point(name), model(STUDY.model_of(name))) for name in names)
     chooser = ChipChooser(requests, 0.01, TimeLimit(), goal_of(point(names[0])))
@@ -191,4 +193,4 @@ def test_an_area_limit_without_designs_is_refused() -> None:
         update={"designs": point("near.short").designs.model_copy(update={"area_limit_mm2": 1.0})}
     )
     with pytest.raises(PhazeError, match=r"chips: near\.short: designs\.area_limit_mm2: 1\.0 leaves 0 "):
-        Designs.of(few, "near.short")
+        ChipSpace.of(few, "near.short")

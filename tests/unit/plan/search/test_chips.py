@@ -18,7 +18,7 @@ from phaze.certify.plans import certify_plan
 from phaze.plan.answer.answer import TrainingPlanner
 from phaze.plan.answer.study import request
 from phaze.plan.answer.words import chips_in_words, in_words, sizes_in_words
-from phaze.plan.bounds.chips import GROWING, ChipBounds, groups_of
+from phaze.plan.bounds.chips import GROWING, ShardBounds, groups_of
 from phaze.plan.chips import load_chips
 from phaze.plan.machines import device_of
 from phaze.plan.question import PlanQuestion
@@ -108,7 +108,7 @@ def test_the_bound_of_a_layout_on_a_chip_is_below_every_price_of_it(model: str) 
     trained = load_transformer(model, "test").model_copy(update={"layers": 2})
     questions = [*questions_on(planner_on(drawn_chips(rng, 8), model=trained))]
     families = legal_space(questions[0].runtime, questions[0].task, {}).families
-    bounds = ChipBounds(questions[0], families)
+    bounds = ShardBounds(questions[0], families)
     devices = [device_of(question.machine) for question in questions]
     chips_s = bounds.of(devices)
     assert len(set(chips_s.tolist())) > 1
