@@ -134,6 +134,7 @@ def lower(
     return Workload(name, layout, layers, graph.runs)
 
 
+@lru_cache(maxsize=MOST_CHIP_WORKLOADS)
 def _lower(layer: LayerGraph, settings: ExtractSettings, *, products: bool) -> Layer:
     width = settings.bytes_per_element
     groups = fuse(

@@ -132,6 +132,8 @@ class Primitive:
 
     def reading(self, place: Mapping[int, int]) -> Self:
         """Primitive that reads from new indices, by old ones; indices that are missing stay."""
+        if all(place.get(x.source, x.source) == x.source for x in self.inputs):
+            return self  # most primitives of most layers, and copies take time
         inputs = tuple(replace(x, source=place.get(x.source, x.source)) for x in self.inputs)
         return replace(self, inputs=inputs)
 
@@ -163,6 +165,8 @@ class LayerBuilder:
 
     def __init__(self, input_elements: int = 0) -> None:
         self._primitives: list[Primitive] = []
+        self._regions: list[frozenset[Region]] = []
+        """Regions of each primitive so far; it gets them at last, as a copy for each mark is slow."""
         self._input_elements = input_elements
 
     @property
@@ -196,6 +200,7 @@ class LayerBuilder:
                 scores=scores,
             )
         )
+        self._regions.append(frozenset())
         return Tensor(len(self._primitives) - 1, elements)
 
     def dense(
@@ -219,8 +224,7 @@ class LayerBuilder:
     def mark(self, region: Region, first: int) -> None:
         """Mark the primitives from `first` to the last one as part of a region."""
         for index in range(first, self.count):
-            primitive = self._primitives[index]
-            self._primitives[index] = replace(primitive, regions=primitive.regions | {region})
+            self._regions[index] |= {region}
 
     def dropout(self, name: str, x: Tensor, share: float) -> Tensor:
         """Append a dropout unless its rate is 0."""
@@ -240,7 +244,11 @@ class LayerBuilder:
 
     def finish(self, name: str, output_elements: int) -> LayerGraph:
         """Build the layer, with a fork after every tensor that has several readers."""
-        return with_forks(LayerGraph(name, tuple(self._primitives), self._input_elements, output_elements))
+        primitives = (
+            replace(primitive, regions=regions) if regions else primitive
+            for primitive, regions in zip(self._primitives, self._regions, strict=True)
+        )
+        return with_forks(LayerGraph(name, tuple(primitives), self._input_elements, output_elements))
 
 
 def with_forks(layer: LayerGraph) -> LayerGraph:

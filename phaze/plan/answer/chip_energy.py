@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array
 
 from phaze.base.arrays import Floats
-from phaze.base.progress import counted
 from phaze.cost.kernels import energies_on, works_of_kernels
 from phaze.cost.network.network import Collective, sent_bytes
 from phaze.layout import Layout
 from phaze.plan.answer.priced import PricedLayout
-from phaze.plan.bounds.chips import AT_ONCE, ELEMENT_BYTES, shards_of
+from phaze.plan.bounds.chips import AT_ONCE
+from phaze.plan.bounds.shard_work import ELEMENT_BYTES, microbatches_of, shard_work, shards_of
 from phaze.plan.layers.scheduled import COLLECTIVE
 from phaze.plan.machines import device_of
 from phaze.plan.question import PlanQuestion
@@ -34,6 +34,9 @@ from phaze.spec.system import Device
 from phaze.workload.kinds import COLLECTIVES
 from phaze.workload.operators import Operator, Part
 from phaze.workload.workload import Workload
+
+OFF_CORES = (COLLECTIVE, "none")
+"""Core types of operators whose energy is that of links, or none."""
 
 
 def step_joules(priced: PricedLayout, figures: EnergyFigures, area_mm2: float) -> dict[str, float]:
@@ -47,11 +50,14 @@ def step_joules(priced: PricedLayout, figures: EnergyFigures, area_mm2: float) -
         forward_s = costs[layer.name].forward_s.sum()
         again_s = costs[layer.name].again_s(layout.recompute).sum()
         repeated[layer.name] = recomputed * again_s / forward_s if forward_s else 0.0
-    runs = _runs(workload, layout, question.task, repeated)
-    parts = _dynamic(question, [runs], [device_of(question.machine)], figures)
+    runs, sent = _runs(workload, layout, question.task, repeated), _exchanged(workload, priced)
+    numbers, device = np.array([[*runs.values()]]), device_of(question.machine)
+    kernels = [() if operator.core in OFF_CORES else operator.parts for operator in runs]
+    parts = _dynamic(question, kernels, numbers, [device], figures)
     joules = {name: float(part[0, 0]) for name, part in parts.items()}
-    sent = sum(number * _sent(operator, layout) for operator, number in runs.items())
-    sent += _exchanged(workload, priced)
+    sent += sum(
+        number * _sent_bytes(part, layout) for operator, number in runs.items() for part in operator.parts
+    )
     joules["link"] = float(sent) * figures.link_j_per_byte
     joules["leakage"] = leakage_w(figures, area_mm2, question.task) * priced.price.time_s
     return joules
@@ -70,17 +76,21 @@ def least_joules(
     It is that of the operators and collectives of the layers of one shard. Recomputation and what pipeline
     stages and replicas send only add to it.
     """
-    layouts, _ = shards_of(grid)
-    runs, sent = list[Mapping[Operator, float]](), list[float]()
-    for layout in counted(layouts, "shards"):
-        runs.append(_runs(question.lowering(layout).workload(layout), layout, question.task, {}))
-        sent.append(sum(number * _sent(operator, layout) for operator, number in runs[-1].items()))
-    link = np.array(sent)[:, None] * figures.link_j_per_byte
+    task, (layouts, _) = question.task, shards_of(grid)
+    work = shard_work(task.model, task.sequence, tuple(layouts))
+    microbatches = np.array([microbatches_of(layout, task) for layout in layouts])
+    sent = [
+        sum(number * _sent_bytes(part, layout) for part, number in exchanges.items())
+        for layout, exchanges in zip(layouts, work.sent, strict=True)
+    ]
+    link = (microbatches * sent)[:, None] * figures.link_j_per_byte
+    kernels = [() if core in OFF_CORES else parts for core, parts in work.graphs.works]
+    numbers = diags_array(microbatches) @ work.counts @ work.graphs.runs
     least = []
-    batches = -(-len(devices) * len({operator.parts for row in runs for operator in row}) // AT_ONCE)
+    batches = -(-len(devices) * len(kernels) // AT_ONCE)
     for part in np.array_split(np.arange(len(devices)), min(batches, len(devices))):
-        parts = _dynamic(question, runs, [devices[place] for place in part], figures)
-        least.append((sum(parts.values()) + link).min(axis=0))
+        joules = _dynamic(question, kernels, numbers, [devices[place] for place in part], figures)
+        least.append((sum(joules.values()) + link).min(axis=0))
     return np.concatenate(least)
 
 
@@ -91,8 +101,7 @@ def _runs(
 
     `repeated` is the share of each layer's forward pass that is recomputed, by default none.
     """
-    # Every rank of tensor and context parallelism runs the operators of every microbatch of its replica.
-    times = layout.tp * layout.cp * task.global_batch / layout.microbatch
+    times = microbatches_of(layout, task)
     runs: dict[Operator, float] = defaultdict(float)
     for layer in workload.layers:
         count, forward = workload.counts[layer.name], 1.0 + repeated.get(layer.name, 0.0)
@@ -104,37 +113,28 @@ def _runs(
 
 def _dynamic(
     question: PlanQuestion,
-    runs: Sequence[Mapping[Operator, float]],
+    kernels: Sequence[tuple[Part, ...]],
+    numbers: Floats | csr_array,
     devices: Sequence[Device],
     figures: EnergyFigures,
 ) -> dict[str, Floats]:
-    """Dynamic energy of sets of operators on the cores of every device, in joules by component, (R, D)."""
-    kernels: dict[tuple[Part, ...], int] = {}
-    entries = [
-        (number, place, kernels.setdefault(operator.parts, len(kernels)))
-        for place, row in enumerate(runs)
-        for operator, number in row.items()
-        if operator.core not in (COLLECTIVE, "none")
-    ]
-    works = works_of_kernels([*kernels], question.machine.vector_cycles)
-    number, rows, columns = np.array(entries).T
-    numbers = csr_array((number, (rows.astype(int), columns.astype(int))), (len(runs), len(kernels)))
+    """Dynamic energy of sets of kernels on the cores of every device, in joules by component, (R, D).
+
+    `numbers` has the runs of every kernel in every set, (R, K). A kernel without parts takes none.
+    """
+    works = works_of_kernels(kernels, question.machine.vector_cycles)
     energies = energies_on(works, devices, ELEMENT_BYTES, figures)
     return {name: numbers @ part for name, part in energies.items()}
 
 
-def _sent(operator: Operator, layout: Layout) -> float:
-    """Bytes that a rank sends in a collective."""
-    if operator.core != COLLECTIVE:
+def _sent_bytes(part: Part, layout: Layout) -> float:
+    """Bytes that a rank sends for a part of an operator, if it is a collective."""
+    if part.kind == "send":
+        return float(part.network_bytes)
+    if not part.axis or part.kind not in COLLECTIVES:
         return 0.0
-    sent = 0.0
-    for part in operator.parts:
-        if part.kind == "send":
-            sent += part.network_bytes
-        elif part.axis and part.kind in COLLECTIVES:
-            kind = cast("Collective", part.kind)
-            sent += sent_bytes(kind, part.network_bytes, layout.group(part.axis).ranks)
-    return sent
+    kind = cast("Collective", part.kind)
+    return sent_bytes(kind, part.network_bytes, layout.group(part.axis).ranks)
 
 
 def _exchanged(workload: Workload, priced: PricedLayout) -> float:

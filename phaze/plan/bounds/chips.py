@@ -30,8 +30,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.progress import counted
-from phaze.layout import SHARD_FIELDS, Layout
-from phaze.plan.bounds.shards import distinct_rows
+from phaze.plan.bounds.shard_work import ELEMENT_BYTES, microbatches_of, shard_work, shards_of
 from phaze.plan.layers.costs import Clocked
 from phaze.plan.layers.scheduled import LayerSchedules, WorkGraphs
 from phaze.plan.plan import Machine
@@ -39,7 +38,6 @@ from phaze.plan.question import PlanQuestion
 from phaze.plan.terms.overlap import least_exposed_s
 from phaze.runtimes.grid import LayoutGrid
 from phaze.spec.system import Device
-from phaze.workload.workload import DIRECTIONS
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -48,8 +46,6 @@ AT_ONCE = 1_000_000
 """Maximum number of pairs of a graph and a chip that are bounded in one batch, which limits memory use."""
 GROWING = ("num_tc", "num_vc", "glb_mib", "hbm_gib")
 """Fields of which more never makes a step slower, in the order in which groups of chips are split."""
-ELEMENT_BYTES = Layout().bytes_per_element
-"""Bytes per element of all layouts of chips, which train in mixed precision."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +90,6 @@ def _group(devices: Sequence[Device], places: Sequence[int], bound_s: float = 0.
     return ChipGroup(tuple(places), first.model_copy(update={**largest, "name": name}), bound_s)
 
 
-def shards_of(grid: LayoutGrid) -> tuple[list[Layout], Ints]:
-    """Distinct shards of a grid, with one stage and one replica each, and the shard of each layout, (F,)."""
-    _, places, where = distinct_rows(np.stack([getattr(grid, name) for name in SHARD_FIELDS], axis=1))
-    return [replace(grid.layout(place), pp=1, vp=1, dp=1, zero=0) for place in places.tolist()], where
-
-
 @dataclass(frozen=True)
 class ShardBounds:
     """Lower bounds on the step time of a planning request on chips, over the layouts of a grid."""
@@ -136,36 +126,27 @@ class ShardBounds:
         return bounds_s
 
     @cached_property
-    def _shards(self) -> _ShardGraphs:
-        """Graphs of the layers of all shards, with the number of each in a step."""
-        from scipy.sparse import csr_array  # slow to import, and searches without chips need none
+    def _shards(self) -> _Shards:
+        """Operators of all shards, with how often each runs in a step."""
+        from scipy.sparse import diags_array  # slow to import, and searches without chips need none
 
         task, machine = self.question.task, self.question.machine
         layouts, where = shards_of(self.grid)
-        graphs, counts, sent_s = WorkGraphs(), list[tuple[float, int, int]](), np.zeros(len(layouts))
+        work, sent_s = shard_work(task.model, task.sequence, tuple(layouts)), np.zeros(len(layouts))
+        # A microbatch of a layer occupies tp · cp of the devices, which share layers and batch.
+        shares = np.array([microbatches_of(layout, task) / task.devices for layout in layouts])
         schedules = LayerSchedules((), {}, ELEMENT_BYTES)
-        for shard, layout in enumerate(counted(layouts, "shards")):
-            lowering = self.question.lowering(layout)
-            workload = lowering.workload(layout)
-            # A microbatch of a layer occupies tp · cp of the devices, which share layers and batch.
-            share = task.global_batch * layout.tp * layout.cp / (task.devices * layout.microbatch)
-            clocked = Clocked(machine, layout, schedules, lowering.training.routing)
-            for layer in workload.layers:
-                count = share * workload.counts[layer.name]
-                for layer_pass in map(layer.pass_of, DIRECTIONS):
-                    counts.append((count, shard, graphs.number_of(layer_pass, layout)))
-                    parts = (
-                        part for operator in layer_pass.operators for part in operator.parts if part.axis
-                    )
-                    sent_s[shard] += count * least_exposed_s(clocked.by_axis(parts), layout, machine)
-        number, row, column = np.array(counts).T
-        places_of = row.astype(int), column.astype(int)
-        matrix = csr_array((number, places_of), (len(layouts), len(graphs)))
-        return _ShardGraphs(graphs, matrix, sent_s, where)
+        for shard, (layout, sent) in enumerate(zip(layouts, work.sent, strict=True)):
+            clocked = Clocked(machine, layout, schedules, self.question.lowering(layout).training.routing)
+            sent_s[shard] = shares[shard] * sum(
+                number * least_exposed_s(clocked.by_axis([part]), layout, machine)
+                for part, number in sent.items()
+            )
+        return _Shards(work.graphs, diags_array(shares) @ work.counts, sent_s, where)
 
 
-class _ShardGraphs(NamedTuple):
-    """Operators of the passes of the distinct layers of all shards."""
+class _Shards(NamedTuple):
+    """Operators and exchanges of the layers of all shards in a step."""
 
     graphs: WorkGraphs
     counts: csr_array

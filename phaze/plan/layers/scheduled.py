@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from phaze.schedule.bounds import EQUAL, layer_bounds, least_latencies
 from phaze.schedule.graphs import Edges
 from phaze.spec.system import Device
 from phaze.workload.operators import LayerPass, Operator, Part
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 COLLECTIVE = "network"
 """Core type of collectives."""
@@ -50,16 +53,19 @@ WorkGraph = tuple[tuple[Work, ...], Edges]
 class WorkGraphs:
     """Distinct graphs of operators, with their operators as numbers, to bound them on many devices.
 
-    `works` and `shapes` hold once all graphs are numbered.
+    `works`, `runs` and `shapes` hold once all graphs are numbered.
     """
 
     _works: dict[Work, int] = field(default_factory=dict)
     _graphs: dict[tuple[tuple[int, ...], Edges], int] = field(default_factory=dict)
+    _edges: dict[Edges, Edges] = field(default_factory=dict)
+    """Edges of all graphs, each once: thousands of graphs differ only in sizes."""
 
     def number_of(self, layer_pass: LayerPass, layout: Layout) -> int:
         """Number of the graph of a whole pass of a layer, which equal graphs share."""
         works, edges = _graph_of(layer_pass, layout)
         numbers = tuple(self._works.setdefault(work, len(self._works)) for work in works)
+        edges = self._edges.setdefault(edges, edges)
         return self._graphs.setdefault((numbers, edges), len(self._graphs))
 
     def __len__(self) -> int:
@@ -69,6 +75,15 @@ class WorkGraphs:
     def works(self) -> tuple[Work, ...]:
         """Distinct operators of all graphs, by number."""
         return tuple(self._works)
+
+    @cached_property
+    def runs(self) -> csr_array:
+        """How often each graph runs each operator, (G, W)."""
+        from scipy.sparse import csr_array  # slow to import, and searches without chips need none
+
+        pairs = [(graph, number) for (numbers, _), graph in self._graphs.items() for number in numbers]
+        rows, columns = np.array(pairs).T
+        return csr_array((np.ones(len(pairs)), (rows, columns)), (len(self._graphs), len(self._works)))
 
     @cached_property
     def shapes(self) -> dict[tuple[tuple[str, ...], Edges], tuple[Ints, Ints]]:

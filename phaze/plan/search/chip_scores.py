@@ -39,8 +39,12 @@ class ChipScores:
     def bounds(self, bounds_s: Floats, places: Sequence[int] | Ints) -> Floats:
         """Lower bounds on the scores of some chips from those on the step times of all, (P,)."""
         at = np.asarray(places)
-        bounds: Floats = self.fixed[at] + self.rates[at] * bounds_s[at]
-        return bounds
+        return self.at(at, bounds_s[at])
+
+    def at(self, places: Ints, times_s: Floats | float) -> Floats:
+        """Least scores of some chips for their step times, (P,)."""
+        scores: Floats = self.fixed[places] + self.rates[places] * times_s
+        return scores
 
     def longest_s(self, places: Sequence[int] | Ints, scores: float | Floats) -> float:
         """Step time in seconds from which none of some chips scores less than its one of `scores`."""

@@ -104,7 +104,7 @@ class ChipSearch:
         """Score of the fastest plan on a chip that is searched; infinite without a plan."""
         search = self.searches[place]
         if search.best_s == inf or self._scores.of_plan is None:
-            return float(self._scores.fixed[place] + self._scores.rates[place] * search.best_s)
+            return float(self._scores.at(np.array(place), search.best_s))
         if (place, search.best_s) not in self._plan_scores:
             score = self._scores.of_plan(place, search.question, search.fastest)
             self._plan_scores[place, search.best_s] = score
@@ -275,7 +275,7 @@ class ChipSearch:
     @property
     def stopped(self) -> str | None:
         """Reason why the search ended before its gap was closed; None if it is closed."""
-        has_gap = self.bound_s < self.best_s * (1 - self.planner.gap)
+        has_gap = self.bounds.min() < self._target
         reasons = (search.certificate().stopped for search in self.searches.values())
         return next(filter(None, (*reasons, self.planner.limit.reason)), None) if has_gap else None
 

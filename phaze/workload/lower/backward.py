@@ -13,6 +13,7 @@ counted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
@@ -52,7 +53,8 @@ def backward_pass(
     layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int, form: Form
 ) -> LayerPass:
     """Build the backward pass of a layer from its fused forward operators."""
-    builders = [_BackwardBuilder(layer, group, bytes_per_element, form) for group in reversed(groups)]
+    kept = [stashes(layer, index, bytes_per_element) for index in range(len(layer.primitives))]
+    builders = [_BackwardBuilder(layer, group, bytes_per_element, form, kept) for group in reversed(groups)]
     last = len(groups) - 1
     forward = group_edges(layer, groups, bytes_per_element)
     # Gradients flow against the tensors, and operators run in reverse: index i becomes last - i.
@@ -90,8 +92,16 @@ def _split_graph(builders: list[_BackwardBuilder], edges: tuple[Edge, ...]) -> L
 class _BackwardBuilder:
     """Builder of the backward operators of one forward operator."""
 
-    def __init__(self, layer: LayerGraph, group: Group, bytes_per_element: int, form: Form) -> None:
+    def __init__(
+        self,
+        layer: LayerGraph,
+        group: Group,
+        bytes_per_element: int,
+        form: Form,
+        kept: Sequence[tuple[Stash, ...]],
+    ) -> None:
         self._layer = layer
+        self._kept = kept
         self._group = group
         self._width = bytes_per_element
         self._form = form
@@ -195,7 +205,7 @@ class _BackwardBuilder:
         # The input gradient of a GEMM needs its weights and the arriving gradient, not the stored input.
         weights = primitive.parameters > 0
         needs = {"both": True, "data": not weights or primitive.gemm is None, "weight": weights}[gradients]
-        return stashes(self._layer, index, self._width) if needs else ()
+        return self._kept[index] if needs else ()
 
     def _scales(self, index: int) -> int:
         """Number of parameters that the primitive reads to compute its input gradients."""
