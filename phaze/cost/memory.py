@@ -21,18 +21,19 @@ from typing import Literal
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints, Number
-from phaze.layout import Precision
+from phaze.layout import Optimizer, Precision
 
 HALF = 2
 """Bytes of a half-precision element."""
 SINGLE = 4
 """Bytes of a single-precision element."""
-Optimizer = Literal["sgd", "sgd-momentum", "adam"]
 Schedule = Literal["1f1b", "gpipe"]
 Gradients = Literal["every-stage", "first-stage"]
 """Gradient synchronisation that a batch waits for: the longest, or the first stage's (Phaze, (18))."""
-_STATES: dict[Optimizer, int] = {"sgd": 0, "sgd-momentum": 1, "adam": 2}
+_STATES: dict[Optimizer, int] = {"sgd": 0, "sgd-momentum": 1, "adam": 2, "adam-bf16": 2, "adam-fp8": 2}
 """Number of values that an optimizer stores per parameter: none, the momentum, or both moments."""
+_SMALLER: dict[Optimizer, int] = {"adam-bf16": 2, "adam-fp8": 1}
+"""Bytes of each of these values, if the precision does not decide. Eight bits have one scale per tensor."""
 _SIZES: dict[Precision, tuple[int, int, int, int]] = {
     "half": (2, 2, 0, 2),
     "mixed": (2, 2, 4, 4),
@@ -71,6 +72,7 @@ def parameter_bytes(
     # Only mixed precision has a choice: elsewhere gradients have the type of the weights.
     if gradient_bytes is not None and precision == "mixed":
         gradient = gradient_bytes
+    state = _SMALLER.get(optimizer, state)
     return ParameterBytes(weight, gradient, master + _STATES[optimizer] * state)
 
 

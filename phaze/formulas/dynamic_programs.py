@@ -63,7 +63,7 @@ class DynamicPrograms:
         workload, costs, _ = self.question.lowering(layout).layers(layout)
         layers = [costs[name] for name in workload.order]
         stack = self.question.machine.stack
-        size = parameter_bytes(self.question.optimizer, layout.precision, stack.gradient_bytes)
+        size = parameter_bytes(layout.optimizer, layout.precision, stack.gradient_bytes)
         parameters = np.array([cost.layer.parameters for cost in layers], np.float64)
         starts = np.arange(len(layers) - 1)
         return Chain(

@@ -19,7 +19,7 @@ from phaze.base.progress import counted
 from phaze.base.units import GIB
 from phaze.cost.space import as_architectures
 from phaze.cost.vector import cycle_figures
-from phaze.layout import Layout
+from phaze.layout import Layout, Optimizer
 from phaze.plan.machines import machine_of
 from phaze.plan.pricing.lowering import Lowering, ModelTraining
 from phaze.plan.pricing.price import KERNELS, Price, price
@@ -37,6 +37,7 @@ class PlacementPricing:
     """Prices of placements of a model, on chips of any architecture in the network of a scenario."""
 
     training: ModelTraining
+    optimizer: Optimizer
     scenario: Scenario
     stack: Stack
     """Software stack, whose operators are scheduled."""
@@ -58,11 +59,10 @@ class PlacementPricing:
             model,
             sequence,
             scenario.global_batch,
-            training.optimizer,
             flash_attention=True,
             schedule=training.schedule,
         )
-        return cls(work, scenario, stack, cycle_figures(technology.vector_cycles, {}))
+        return cls(work, training.optimizer, scenario, stack, cycle_figures(technology.vector_cycles, {}))
 
     def price(self, chip: pd.Series, placement: pd.Series, stages: pd.DataFrame) -> Price:
         """Price a row of table `placements`, with its rows of table `stages`, on a row of `architectures`."""
@@ -75,6 +75,7 @@ class PlacementPricing:
             dp=int(placement["data"]),
             pp=len(stages),
             recompute="full" if placement["recompute"] else "none",
+            optimizer=self.optimizer,
         )
         rows = stages.sort_values("stage")
         cuts = [

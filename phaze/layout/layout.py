@@ -25,6 +25,7 @@ from phaze.layout.options import (
     Module,
     Offload,
     Offloaded,
+    Optimizer,
     Precision,
     Zero,
     cp_kind_of,
@@ -129,6 +130,8 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
     replicate: int = 1
     """Number of groups of data-parallel ranks that each shard the states, as `zero` says, and replicate them
     among each other (HSDP)."""
+    optimizer: Optimizer = "adam"
+    """Optimizer with the format of its states: adam, adam-bf16, adam-fp8, sgd-momentum or sgd."""
 
     @property
     def stages(self) -> Number:

@@ -63,6 +63,13 @@ LOADS = {"power_law_": (1.0, 10.0), "max_vio_": (0.0, 1000.0)}
 mean, less 1 (MaxVio, Wang et al. 2024, arXiv 2408.15664).
 """
 Precision = Literal["half", "mixed", "single"]
+Optimizer = Literal["adam", "adam-bf16", "adam-fp8", "sgd-momentum", "sgd"]
+"""Optimizer, and the format of its states in mixed precision.
+
+Adam has two moments of every parameter, in single precision, or in 16 or 8 bits (Megatron-Core,
+`--exp-avg-dtype`); SGD has one momentum or none. Master weights stay in single precision.
+"""
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 Compute = Literal["bf16", "fp8", "fp8-cs", "fp8-block", "mxfp8", "nvfp4"]
 """Operand format of the GEMMs with block weights.
 
@@ -89,7 +96,7 @@ OPERAND_BYTES: dict[Compute, float] = {
 # Bounded lengths: a number of a file is neither slow to convert nor infinite.
 _NUMBER = re.compile(r"\d{1,6}(\.\d{1,20})?")
 _COUNT = re.compile(r"[1-9]\d{0,5}")
-SHARED_OPTIONS = ("offload", "replicate")
+SHARED_OPTIONS = ("offload", "replicate", "optimizer")
 """Layout fields with one value for all layouts of a search, which a user can fix."""
 
 
@@ -218,8 +225,16 @@ def count_of(name: str, text: str) -> int:
     return int(text)
 
 
+def optimizer_of(text: str) -> Optimizer:
+    """Parse the name of an optimizer; PhazeError for an unknown name."""
+    name = next((name for name in OPTIMIZERS if name == text.strip().lower()), None)
+    if name is None:
+        raise PhazeError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {text[:40]}")
+    return name
+
+
 READERS: dict[str, Callable[[str], str]] = {
     "recompute": recompute_of, "compute": compute_of, "cp_kind": cp_kind_of, "load": load_of,
-    "offload": offload_of,
+    "offload": offload_of, "optimizer": optimizer_of,
 }  # fmt: skip
 """Functions that parse options into canonical form, by option; they raise PhazeError for an invalid text."""

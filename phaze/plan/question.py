@@ -10,7 +10,6 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats
 from phaze.base.units import GIB
-from phaze.cost.memory import Optimizer
 from phaze.layout import WIDTHS, Layout, Recompute
 from phaze.pipeline.graph import refuse_endless
 from phaze.pipeline.stages import StageCost
@@ -33,7 +32,6 @@ class PlanQuestion:
     task: TrainingTask
     machine: Machine
     runtime: Runtime
-    optimizer: Optimizer = "adam"
     flash: bool = True
     """True if attention keeps its scores on chip, as in all plans; measured runs may differ."""
     room: Room = "expected"
@@ -121,7 +119,7 @@ class PlanQuestion:
 
     @cached_property
     def _lowerings(self) -> Lowerings:
-        return Lowerings(self.task, self.machine, self.optimizer, self.flash)
+        return Lowerings(self.task, self.machine, self.flash)
 
     def staged(self, layout: Layout, schedule: str) -> StagedLayout:
         """Layout under a schedule, prepared for pricing any of its pipeline splits."""

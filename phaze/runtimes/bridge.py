@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from phaze.runtimes.flags import Emitted, Flags, comments, parse_flags
 from phaze.runtimes.megatron_flags import emit_megatron
-from phaze.runtimes.megatron_layout import LAYOUT, OFFLOADED_PARTS, STRATEGY
+from phaze.runtimes.megatron_layout import ALGORITHM, LAYOUT, MOMENTUM, OFFLOADED_PARTS, SMALLER, STRATEGY
 from phaze.runtimes.megatron_model import MODEL_FLAGS, is_hybrid
 from phaze.runtimes.megatron_software import GROUP
 from phaze.runtimes.recipe import Recipe, shown
@@ -97,7 +97,27 @@ Other such flags have different names in recipes and are listed as settings of t
 LISTS = ("--recompute-modules", OFFLOADED_PARTS, "--hierarchical-context-parallel-sizes")
 KEPT = ("--bf16", "--transformer-impl", "--attention-backend", "--no-rope-fusion")
 """Flags that need no field, because Megatron-Bridge always behaves that way."""
-READ = {*WITHOUT, *PRECISION, *OVERLAP, SERIAL, *EXPERTS, DEEPEP, *KEPT, *MODEL_FLAGS, *UNTIMED_FLAGS}
+OPTIMIZERS = {
+    ALGORITHM: "optimizer.optimizer", MOMENTUM: "optimizer.sgd_momentum",
+    SMALLER: "optimizer.use_precision_aware_optimizer",
+}  # fmt: skip
+SMALLER_MOMENTS = {"--exp-avg-dtype": "exp_avg_dtype", "--exp-avg-sq-dtype": "exp_avg_sq_dtype"}
+"""Fields of `OptimizerConfig` with the formats of Adam's moments, by flag; `SMALLER` allows them."""
+DTYPES = {"bf16": "torch.bfloat16", "fp8": "torch.uint8"}
+"""PyTorch types of formats, as Megatron-LM maps them (`validate_args`)."""
+READ = {
+    *WITHOUT,
+    *OPTIMIZERS,
+    *SMALLER_MOMENTS,
+    *PRECISION,
+    *OVERLAP,
+    SERIAL,
+    *EXPERTS,
+    DEEPEP,
+    *KEPT,
+    *MODEL_FLAGS,
+    *UNTIMED_FLAGS,
+}
 LORA = "LoRA"
 REPEATED = ("# Environment:", "# Expert load:")
 """Comments of the flags that are written here as well."""
@@ -135,12 +155,16 @@ def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool =
 def _lines(recipe: Recipe, flags: Flags) -> Iterator[str]:
     """Yield the lines of a Python file that defines the function `planned`."""
     lora = recipe.model.lora
+    yield from ["import torch", ""] * bool(flags.keys() & SMALLER_MOMENTS.keys())
     yield from [f"from megatron.bridge.peft.lora import {LORA}"] * bool(lora)
     yield "from megatron.bridge.training.comm_overlap import CommOverlapConfig"
     yield "from megatron.bridge.training.mixed_precision import get_mixed_precision_config"
     yield from ("", "", "def planned(config):")
     yield '    """A ConfigContainer of megatron.bridge.recipes, trained as planned."""'
     yield from (f"    config.{name} = {value!r}" for name, value in settings(recipe, flags).items())
+    for flag, name in SMALLER_MOMENTS.items():
+        if flag in flags:
+            yield f"    config.optimizer.{name} = {DTYPES[flags[flag][0]]}"
     yield "    config.mixed_precision = get_mixed_precision_config('bf16_mixed')"
     for flag, name in PRECISION.items():
         if flag in flags:
@@ -160,7 +184,7 @@ def settings(recipe: Recipe, flags: Flags) -> Mapping[str, Plain]:
         values |= dict.fromkeys(names, _value(flag, flags, not usual) if flag in flags else usual)
     vp = recipe.layout.vp
     values["model.virtual_pipeline_model_parallel_size"] = vp if vp > 1 else None
-    optional_fields = EXPERTS | UNTIMED
+    optional_fields = EXPERTS | OPTIMIZERS | UNTIMED
     values |= {name: _value(flag, flags, True) for flag, name in optional_fields.items() if flag in flags}
     if DEEPEP in flags:
         values["model.moe_flex_dispatcher_backend"] = "deepep"

@@ -29,6 +29,7 @@ CHIP = Runtime(
     sequence_parallel=(False, True),
     cp_kinds=("all_gather", "a2a"),
     computes=("bf16",),
+    options=("optimizer",),
     rules=(
         *parallel_rules(KEY_VALUE_GROUPS),
         SEQUENCE_PARALLEL,

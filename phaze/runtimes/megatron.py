@@ -114,6 +114,17 @@ def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 @rule(
+    "moments",
+    "optimizer {optimizer} needs a distributed optimizer, zero >= 1, got {zero}",
+    "zero",
+)
+def _moments(_: TrainingTask, grid: LayoutGrid) -> Bools:
+    """Rule: only a distributed optimizer has smaller states (`--use-precision-aware-optimizer`)."""
+    broken: Bools = (grid.zero == 0) & (grid.optimizer in ("adam-bf16", "adam-fp8"))
+    return broken
+
+
+@rule(
     "microbatch groups",
     "microbatches of a replica must be at least pp {pp} under schedule interleaved, got {microbatches}",
     "schedule pp dp microbatch",
@@ -162,6 +173,7 @@ MEGATRON = Runtime(
         microbatch_groups,
         _sharded_pipeline,
         _offload,
+        _moments,
         REPLICATED_SHARDS,
     ),
     two_levels=True,

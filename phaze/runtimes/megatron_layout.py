@@ -21,6 +21,7 @@ from phaze.layout import (
     CpKind,
     Load,
     Offload,
+    Optimizer,
     Recompute,
     load_of,
     offload_of,
@@ -57,6 +58,9 @@ GRANULARITY, METHOD, RECOMPUTED_LAYERS, RECOMPUTED_MODULES = (
 INSTANCES = "--num-distributed-optimizer-instances"
 FINE, OFFLOADED_PARTS = "--fine-grained-activation-offloading", "--offload-modules"
 OFFLOADED_LAYERS, OFFLOADED_STATES = "--cpu-offloading-num-layers", "--offload-optimizer-states"
+ALGORITHM, MOMENTUM, SMALLER = "--optimizer", "--sgd-momentum", "--use-precision-aware-optimizer"
+MOMENTS = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
+"""Flags of the formats of Adam's two moments, which `SMALLER` allows."""
 CAPACITY, PADDED = "--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"
 FORCED = "--moe-router-force-load-balancing"
 MIXED = ("--bf16", "--fp16", "--fp8-format", "--fp4-format")
@@ -211,6 +215,28 @@ def _offload(flags: Flags, _: Model) -> Offload:
         raise PhazeError(f"{OFFLOADED_PARTS}: {error}") from error
 
 
+def _write_optimizer(recipe: Recipe) -> Iterator[tuple[str, ...]]:
+    algorithm, _, moments = recipe.layout.optimizer.partition("-")
+    if algorithm == "sgd":
+        yield from ((ALGORITHM, "sgd"), *[(MOMENTUM, "0")] * (moments != "momentum"))
+    elif moments:
+        yield from ((SMALLER,), *((flag, moments) for flag in MOMENTS))
+
+
+def _optimizer(flags: Flags, _: Model) -> Optimizer:
+    # Other optimizers are named as not modelled, and priced as Adam.
+    if flags.get(ALGORITHM) == ("sgd",):
+        # Megatron-LM's default is a momentum of 0.9; none has no state.
+        return "sgd" if MOMENTUM in flags and not one_value(flags, MOMENTUM).strip("0.") else "sgd-momentum"
+    if SMALLER not in flags:
+        return "adam"
+    formats: dict[str, Optimizer] = {"fp32": "adam", "bf16": "adam-bf16", "fp8": "adam-fp8"}
+    first, second = (word_of(flags, flag, {name: name for name in formats}, "fp32") for flag in MOMENTS)
+    if first != second:
+        raise PhazeError(f"{MOMENTS[1]}: must be that of {MOMENTS[0]}, {first}, got {second}")
+    return formats[first]
+
+
 def _compute(flags: Flags, _: Model) -> Compute:
     """Operand format of the GEMMs with block weights, read from flags."""
     # Defaults are those of Megatron-LM's `--fp4-recipe` and `--fp8-recipe`.
@@ -292,6 +318,7 @@ OF_LAYOUT = (
         "offload", (OFFLOADED_PARTS, FINE, "--cpu-offloading", OFFLOADED_LAYERS, OFFLOADED_STATES),
         _write_offload, _offload, OFFLOADED_PARTS,
     ),
+    FieldFlags("optimizer", (SMALLER, *MOMENTS, MOMENTUM), _write_optimizer, _optimizer),
     FieldFlags("load", (CAPACITY, PADDED, FORCED), lambda _: ()),
 )  # fmt: skip
 """Flags of the layout, in the order in which they are written."""

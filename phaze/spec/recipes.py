@@ -55,7 +55,7 @@ into zeros.
 """
 FP8_ATTENTION = "{}-fp8"
 """Name of an attention kernel with FP8 operands, given the name of its generation."""
-UNUSED_COLUMNS = ("capacity", "graphs", "moments", "nccl_ub", "agrees")
+UNUSED_COLUMNS = ("capacity", "graphs", "nccl_ub", "agrees")
 """Columns for human readers only, which phaze does not use."""
 NUMBERS = ("gpus", "sequence", "global_batch", "microbatch", *MODEL_WIDTHS, "zero")
 FLAGS = {"true": True, "false": False}
@@ -103,6 +103,8 @@ class PublishedRecipe(DerivedNoun, ModelWidths[int]):
     joined by +."""
     offload: Label = "none"
     """Data offloaded to host memory: none, `layers:k`, or modules joined by +."""
+    moments: Literal["", "fp32", "bf16"] = ""
+    """Format of Adam's moments; default: fp32."""
     pipeline_layout: Text = ""
     """Blocks of every virtual stage as Megatron-Core's layout string; default: equal stages."""
     repository: Label
@@ -158,6 +160,7 @@ class PublishedRecipe(DerivedNoun, ModelWidths[int]):
             cp_kind=(self.cp_kind or "p2p") if self.cp > 1 else "all_gather",
             load=load,
             offload=offload_of(self.offload),
+            optimizer="adam-bf16" if self.moments == "bf16" else "adam",
         )
 
 

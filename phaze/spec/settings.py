@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from phaze.layout import Layout
+from phaze.layout import Layout, Optimizer
 from phaze.spec.names import Backward
 from phaze.spec.noun import Noun
 from phaze.spec.values import Flag, Label, Name, Positive, PositiveInt, Seed, Share
@@ -42,7 +42,7 @@ class Training(Noun):
     """HBM capacities in GiB to consider for architectures without their own, such as those of the grid."""
     recompute: tuple[Flag, ...] = Field((False, True), min_length=1)
     """Activation recomputation to consider: `false` stores activations, `true` recomputes them."""
-    optimizer: Literal["sgd", "sgd-momentum", "adam"] = "sgd"
+    optimizer: Optimizer = "sgd"
     """Optimizer, which determines the memory of its states."""
     precision: Literal["half", "mixed", "single"] = "half"
     """Bytes per parameter: `half` (weights and gradients in 2 bytes), `mixed` (also master weights), or

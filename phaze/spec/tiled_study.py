@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Precision, Zero
+from phaze.layout import Optimizer, Precision, Zero
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.values import Label, Name, PositiveInt
@@ -109,7 +109,7 @@ class TiledSettings(Noun):
     """Pipeline schedule."""
     chunks: PositiveInt = 1
     """Stages per group of tiles: 2 or more for schedule interleaved, 1 for the others."""
-    optimizer: Literal["sgd", "sgd-momentum", "adam"] = "adam"
+    optimizer: Optimizer = "adam"
     """Optimizer, whose states each weight has."""
     precision: Precision = "mixed"
     """Precision of weights: half, mixed (with master weights in single precision), or single."""

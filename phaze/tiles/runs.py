@@ -7,8 +7,8 @@ from math import inf, lcm
 from typing import Literal
 
 from phaze.base.errors import PhazeError
-from phaze.cost.memory import Optimizer, parameter_bytes
-from phaze.layout import Layout
+from phaze.cost.memory import parameter_bytes
+from phaze.layout import Layout, Optimizer
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
 from phaze.spec.tiled_study import StagePlacement, TiledPoint, check_tiled

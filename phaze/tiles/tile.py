@@ -32,13 +32,12 @@ from typing import Literal, NamedTuple
 
 from phaze.cost.mapper import arrays
 from phaze.cost.memory import (
-    Optimizer,
     ParameterBytes,
     parameter_bytes,
     sharers,
     update_bytes,
 )
-from phaze.layout import Precision, Zero
+from phaze.layout import Optimizer, Precision, Zero
 from phaze.spec.rows import Gemm
 from phaze.spec.tiled import Tile
 from phaze.tiles.operators import TileShare

@@ -16,9 +16,9 @@ from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless, write_text
 from phaze.base.nearest import choices
 from phaze.base.printed import short
-from phaze.cost.memory import Optimizer
 from phaze.layout import (
     COMPUTE_NAMES,
+    OPTIMIZERS,
     READERS,
     Layout,
     Precision,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 WORDS = {
     "schedule": tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs),
-    "optimizer": get_args(Optimizer),
+    "optimizer": OPTIMIZERS,
     "precision": get_args(Precision),
     "gradients": get_args(Gradients),
     "outcome": ("ok", "oom"),

@@ -195,7 +195,7 @@ class PiperRequest:
 
     def _configuration(self, row: LayerTiming, layout: Layout, cost: LayerCost) -> LayerConfiguration:
         question = self.question
-        size = parameter_bytes(question.optimizer, layout.precision, question.machine.stack.gradient_bytes)
+        size = parameter_bytes(layout.optimizer, layout.precision, question.machine.stack.gradient_bytes)
         parameters, recomputed = cost.layer.parameters, row.recompute != "none"
         return LayerConfiguration(
             name=f"{row.kind}, recompute {row.recompute}" if recomputed else row.kind,

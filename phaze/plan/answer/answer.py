@@ -285,7 +285,7 @@ class TrainingPlanner:
             above_measured=above_measured(
                 self.expected.machine, self.request.precision, expected.mfu, measured
             ),
-            assumptions=tuple(assumptions(self.question)),
+            assumptions=tuple(assumptions(self.question, first.staged.layout)),
             versions=versions(self.expected),
         )
         if alone:

@@ -9,7 +9,7 @@ from phaze.base.provenance import library_version, phaze_version, source_digest
 from phaze.base.units import GIB, percent
 from phaze.cost.network.network import Levels
 from phaze.cost.size import slowest
-from phaze.layout import Compute
+from phaze.layout import Compute, Layout
 from phaze.plan.answer.priced import MeasuredInterval
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
@@ -36,12 +36,12 @@ OPTIMISTIC = "Optimistic"
 """First word of the reason of a step time that is a lower limit."""
 
 
-def assumptions(question: PlanQuestion) -> Iterator[str]:
-    """Yield the assumptions behind all plans for a planning request, one sentence each."""
+def assumptions(question: PlanQuestion, layout: Layout) -> Iterator[str]:
+    """Yield the assumptions behind all plans for a planning request, of which one has `layout`."""
     machine, runtime = question.machine, question.runtime
     device = device_of(machine)
     yield f"layouts that {runtime.name} {runtime.version} runs"
-    yield f"{_products(question.task.compute)} with {question.optimizer} in mixed precision, flash attention"
+    yield f"{_products(question.task.compute)} with {layout.optimizer} in mixed precision, flash attention"
     yield (
         f"{device.name} with {percent(device.sustained_clock, 0)} of its clock and "
         f"{percent(device.sustained_hbm, 0)} of its HBM bandwidth sustained, "

@@ -383,8 +383,6 @@ def recipe_of_run(run: Run, model: Model) -> Recipe:
 
     Raises PhazeError for properties that plans never have, and for a row of another model.
     """
-    if run.optimizer != "adam":
-        raise PhazeError(f"compare: optimizer must be adam, as plans are priced, got {run.optimizer}")
     if run.layout.precision != "mixed" or SCHEDULES[run.schedule].streams != 1:
         raise PhazeError(
             "compare: precision must be mixed and the schedule one of a runtime, got "

@@ -21,7 +21,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.units import GIB
-from phaze.layout import Group, Layout
+from phaze.layout import SHARED_OPTIONS, Group, Layout
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.bounds.shards import EndFigures, LayerFigures, ShardCosts, distinct_rows
 from phaze.plan.question import PlanQuestion
@@ -223,7 +223,7 @@ class LayoutLoads:
 
     @cached_property
     def _state(self) -> StateTerms:
-        layout = Layout(offload=self.grid.offload)
+        layout = Layout(**{name: getattr(self.grid, name) for name in SHARED_OPTIONS})
         return self.question.lowering(layout).state(layout)
 
     @cached_property

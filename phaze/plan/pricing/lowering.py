@@ -26,7 +26,6 @@ import numpy as np
 from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.kernels import KernelTimes
-from phaze.cost.memory import Optimizer
 from phaze.cost.network.dispatch import Routing
 from phaze.layout import ON_DEVICE, Layout, Recompute
 from phaze.pipeline.stages import Transfers
@@ -72,7 +71,6 @@ class ModelTraining:
     sequence: int
     """Tokens per sample."""
     global_batch: int
-    optimizer: Optimizer = "adam"
     flash_attention: bool = False
     """True if attention is one kernel that keeps scores on chip and recomputes them in the backward pass."""
     schedule: str = "1f1b"
@@ -290,7 +288,7 @@ class Lowering:
         """Terms of the model state of a layout's stages."""
         machine, offloaded = self.machine, layout.offloaded.optimizer
         return StateTerms(
-            self.training.optimizer, layout.precision, machine.stack, machine.hbm_bytes_per_s, offloaded
+            layout.optimizer, layout.precision, machine.stack, machine.hbm_bytes_per_s, offloaded
         )
 
     def working(self, layers: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> WorkingBytes:
@@ -505,7 +503,6 @@ class Lowerings:
 
     task: TrainingTask
     machine: Machine
-    optimizer: Optimizer = "adam"
     flash: bool = True
     """True if attention keeps its scores on chip."""
     schedules: dict[int, LayerSchedules] = field(default_factory=dict)
@@ -518,9 +515,7 @@ class Lowerings:
         """Lowering for the tensor-parallel width of a layout."""
         if layout.tp not in self._known:
             task = self.task
-            training = ModelTraining(
-                task.model, task.sequence, task.global_batch, self.optimizer, flash_attention=self.flash
-            )
+            training = ModelTraining(task.model, task.sequence, task.global_batch, flash_attention=self.flash)
             self._known[layout.tp] = Lowering(
                 training.padded(layout), self.machine, self.schedules, self.work
             )

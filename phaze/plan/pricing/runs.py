@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Literal
 
 from phaze.base.errors import PhazeError
-from phaze.cost.memory import Optimizer
 from phaze.layout import EXPERT_FIELDS, Layout
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES
@@ -48,7 +47,6 @@ class Run:
     """Width of the feed-forward network; 0: four times hidden."""
     gated: bool = False
     """True for a Llama block: gated feed-forward network of width ffn, no biases, no dropout, untied head."""
-    optimizer: Optimizer = "adam"
     gradients: Gradients | None = None
     """Precision in which gradients are accumulated and exchanged; by default the stack's."""
     overlap: Overlap | None = None
@@ -137,7 +135,7 @@ class Run:
     def training_on(self, machine: Machine) -> ModelTraining:
         """Training settings of the row's model on a machine."""
         flash = self.flash_on(machine)
-        return ModelTraining(self.model, self.seq, self.global_batch, self.optimizer, flash, self.schedule)
+        return ModelTraining(self.model, self.seq, self.global_batch, flash, self.schedule)
 
     @cached_property
     def model(self) -> Model:

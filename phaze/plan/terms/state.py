@@ -15,14 +15,13 @@ from phaze.base.arrays import Number
 from phaze.cost.memory import (
     HALF,
     SINGLE,
-    Optimizer,
     ParameterBytes,
     parameter_bytes,
     sharers,
     state_bytes,
     update_bytes,
 )
-from phaze.layout import Precision
+from phaze.layout import Optimizer, Precision
 from phaze.spec.system import Stack
 
 CONVERSION_BYTES = 34

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze.cost.memory import Optimizer, Schedule, microbatches_in_flight, most_in_flight, parameter_bytes
-from phaze.layout import Precision
+from phaze.cost.memory import Schedule, microbatches_in_flight, most_in_flight, parameter_bytes
+from phaze.layout import Optimizer, Precision
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,8 @@ from phaze.layout import Precision
         ("sgd", "mixed", 2, 2, 4),
         ("sgd-momentum", "mixed", 2, 2, 8),
         ("adam", "mixed", 2, 2, 12),
+        ("adam-bf16", "mixed", 2, 2, 8),
+        ("adam-fp8", "mixed", 2, 2, 6),
         ("sgd", "single", 4, 4, 0),
         ("adam", "single", 4, 4, 8),
     ],

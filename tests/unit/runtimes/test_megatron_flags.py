@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Layout
+from phaze.layout import OPTIMIZERS, Layout, Optimizer
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import load_machine
 from phaze.plan.question import PlanQuestion
+from phaze.runtimes.bridge import emit_bridge
 from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.megatron import MEGATRON
@@ -167,6 +168,26 @@ def test_instances_of_the_distributed_optimizer_are_written_and_read() -> None:
         flags = emit_megatron(recipe).files["megatron.txt"]
         assert "--num-distributed-optimizer-instances 2" in flags
         assert read_megatron(flags, 8)[0].layout == recipe.layout
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimizers_are_written_and_read(optimizer: Optimizer) -> None:
+    recipe = small(Layout(dp=8, zero=1, optimizer=optimizer), "1f1b", (6,))
+    emitted = emit_megatron(recipe)
+    assert not emitted.differences
+    assert read_megatron(emitted.files["megatron.txt"], 8)[0].layout == recipe.layout
+    moments = optimizer.partition("-")[2]
+    if optimizer.startswith("adam-"):
+        field = f"exp_avg_dtype = torch.{ {'bf16': 'bfloat16', 'fp8': 'uint8'}[moments] }"
+        assert field in emit_bridge(recipe).files["plan.py"]
+
+
+def test_moments_of_two_formats_are_refused() -> None:
+    flags = f"{FLAGS} --use-distributed-optimizer --use-precision-aware-optimizer --exp-avg-dtype bf16"
+    with pytest.raises(
+        PhazeError, match="--exp-avg-sq-dtype: must be that of --exp-avg-dtype, bf16, got fp32"
+    ):
+        read_megatron(flags)
 
 
 def test_defaults_that_are_spelled_out_change_nothing() -> None:

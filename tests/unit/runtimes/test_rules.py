@@ -135,6 +135,9 @@ CASES = [
     Refused(BOTH, "replicated shards", Layout(dp=3, zero=2, replicate=2), Layout(dp=4, zero=2, replicate=2),
         "replicate 2 needs zero >= 1, and must divide dp and the ranks with the same experts; got zero 2, "
         "dp 3"),
+    Refused((MEGATRON,), "moments", Layout(dp=2, optimizer="adam-bf16"),
+        Layout(dp=2, zero=1, optimizer="adam-bf16"),
+        "optimizer adam-bf16 needs a distributed optimizer, zero >= 1, got 0"),
     Refused((MEGATRON,), "offload", Layout(pp=2, offload="layers:2"), Layout(dp=2, offload="layers:2"),
         "offload of k layers needs pp 1, recompute none and more than k layers; offloaded modules must not "
         "be fully recomputed; attn_proj needs core_attn, expert_fc1 and moe_act need experts, optimizer "

@@ -114,7 +114,7 @@ def merged(base: Config, over: Config) -> Config:
         (put("training/microbatches", [3]), "3 does not divide scenarios.tpu-v4-pod.global_batch 4096"),
         (put("training/hbm_gib", ["much"]), r"training\.hbm_gib\.0: must be a number.*got 'much'"),
         (put("training/hbm_gib", [-1]), r"training\.hbm_gib\.0: should be greater than 0, got -1"),
-        (put("training/optimizer", "lion"), r"training\.optimizer: should be 'sgd'.*got 'lion'"),
+        (put("training/optimizer", "lion"), r"training\.optimizer: should be 'adam'.*got 'lion'"),
         (put("training/schedule", "zero-bubble"), r"training\.schedule: should be '1f1b' or 'gpipe'"),
         (
             put("schedule/solver", ["gurobi"]),

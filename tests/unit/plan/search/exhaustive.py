@@ -17,7 +17,7 @@ from typing import get_args
 import numpy as np
 
 from phaze.base.arrays import Ints
-from phaze.layout import BALANCED, Compute, Layout, Load, Offload
+from phaze.layout import BALANCED, SHARED_OPTIONS, Compute, Layout, Load, Offload, Optimizer
 from phaze.pipeline.graph import kept_event_graph, shape_of
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline
@@ -66,13 +66,14 @@ class SmallCase:
     """Overlapping share of all communication; half of it is proven."""
     replicate: int = 1
     """Number of groups that shard states and replicate them among each other."""
+    optimizer: Optimizer = "adam"
     prudent: bool = False
     """True for prudent prices: proven overlap, the upper end of memory, the prudent expert load."""
 
     @property
     def fixed(self) -> dict[str, int | str]:
         """Fixed fields."""
-        shared = {"offload": self.offload, "replicate": self.replicate}
+        shared: dict[str, int | str] = {name: getattr(self, name) for name in SHARED_OPTIONS}
         return shared | ({"cp_kind": self.cp_kind} if self.cp_kind else {})
 
     def question(self, runtime: str) -> PlanQuestion:

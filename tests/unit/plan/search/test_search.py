@@ -57,6 +57,8 @@ CASES = {
 }
 OFFLOADED = SmallCase("llama-3.1-8b", 2, 2048, 4, 8.5, 4, offload="core_attn+attn_proj+optimizer")
 """Activations and states offloaded to host memory, with links slower than passes."""
+MOMENTS = replace(SPARSE, devices=4, hbm_gib=20.0, global_batch=4, optimizer="adam-bf16")
+"""Moments of 16 bits."""
 LEVELS = SmallCase("llama-3.1-8b", 2, 2048, 8, 6.0, 1, cp_kind="a2a+p2p:2")
 """Heads exchanged inside pairs of ranks, keys and values in a ring of pairs."""
 ADAPTED = SmallCase("llama-3.1-8b", 2, 2048, 4, 2.5, global_batch=4, cp_kind=GATHERED, lora=16)
@@ -89,6 +91,7 @@ every_case = pytest.mark.parametrize(
     ]
     + [pytest.param(PAIRED, "megatron", id="pairs"), pytest.param(SKEWED, "megatron", id="load")]
     + [pytest.param(OFFLOADED, "megatron", id="offload"), pytest.param(LEVELS, "megatron", id="levels")]
+    + [pytest.param(MOMENTS, "megatron", id="moments")]
     + [pytest.param(ADAPTED, runtime, id=f"adapters-{runtime}") for runtime in RUNTIMES]
     + [pytest.param(EIGHT_BITS, runtime, id=f"fp8-{runtime}") for runtime in RUNTIMES]
     + [pytest.param(PARTLY, runtime, id=f"partly-{runtime}") for runtime in RUNTIMES]
