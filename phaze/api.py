@@ -100,7 +100,7 @@ class ChipFields(TypedDict, total=False):
     """Options of `chip`, as those of `phaze chip -h`."""
 
     devices: int
-    network: str
+    network: str | Sequence[str]
     system: str
     area_limit: str
     technology: str

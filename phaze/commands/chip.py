@@ -117,8 +117,13 @@ def _prepared(request: ChipOptions) -> tuple[ChipChooser, ArchitectureSpace]:
     space = _space(request, grid)
     goal = ChipGoal(request.objective, load_technology(space.technology), _prices(request))
     cluster, device = load_cluster(request.system)
-    if request.network is not None:
-        cluster = _network(request.network, cluster, request.devices)
+    networks = {text: _network(text, cluster, request.devices) for text in request.network or ()}
+    if len(networks) > 1 and not request.robust:
+        raise PhazeError(
+            f"chip: --network: {len(networks)} networks are cases of --robust, which is not given",
+            "add --robust, or name one network",
+        )
+    cluster, *others = *networks.values(), *[cluster] * (not networks)
     chips = _chips(space, cluster, device, hbm_gib)
     machine = chip_machine(cluster, device)
     on_chips = machine.on_architecture(chips[0], machine.stack), chips
@@ -129,7 +134,8 @@ def _prepared(request: ChipOptions) -> tuple[ChipChooser, ArchitectureSpace]:
         questions_of(replace(planned, model=name), request.system, number, on_chips)[0] for name in names
     ]
     limit = TimeLimit(request.seconds or inf)
-    return ChipChooser(tuple(requests), request.gap, limit, goal, request.robust), space
+    cases = dict(zip([*networks][1:], others, strict=True))
+    return ChipChooser(tuple(requests), request.gap, limit, goal, request.robust, networks=cases), space
 
 
 def _prices(request: ChipOptions) -> ChipPrices | None:

@@ -29,10 +29,10 @@ class ChipOptions:
     ]
     devices: Annotated[int, typer.Option(help="Number of chips that train each model.", min=1)] = 1024
     network: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="Network levels, innermost first: devices@bytes per second and direction of a device, such "
-            "as 8@450e9,1024@50e9. Default: the system's.",
+            "as 8@450e9,1024@50e9. Default: the system's. Given again: one more case of --robust.",
             metavar="N@RATE,...",
         ),
     ] = None

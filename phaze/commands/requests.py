@@ -60,17 +60,25 @@ def _checked(verb: str, name: str, hint: object, value: object) -> object:
             f"{verb}: {name}: must be one of {', '.join(allowed)}, got {value}",
             did_you_mean(str(value), allowed, ""),
         )
-    if Path in kinds:
-        value = Path(str(value))
-    elif str in kinds and isinstance(value, Collection) and not isinstance(value, str):
-        value = ",".join(map(str, value))  # numbers of devices, or names
-    elif str in kinds:
-        value = str(value)
-    elif parser is None and (int in kinds or float in kinds) and bool not in kinds:
-        value = _number(verb, name, value, whole=float not in kinds)
+    value = _of_kind(verb, name, value, kinds, parsed=parser is not None)
     if option:
         _check_range(verb, name, value, option)
     return option.callback(value) if option and option.callback else value
+
+
+def _of_kind(verb: str, name: str, value: object, kinds: Sequence[object], *, parsed: bool) -> object:
+    """Value of an option as one of its types, from what Python callers pass for it."""
+    if Path in kinds:
+        return Path(str(value))
+    if list[str] in kinds:
+        return [value] if isinstance(value, str) else value
+    if str in kinds and isinstance(value, Collection) and not isinstance(value, str):
+        return ",".join(map(str, value))  # numbers of devices, or names
+    if str in kinds:
+        return str(value)
+    if not parsed and (int in kinds or float in kinds) and bool not in kinds:
+        return _number(verb, name, value, whole=float not in kinds)
+    return value
 
 
 def _check_range(verb: str, name: str, value: object, option: ParameterInfo) -> None:

@@ -8,9 +8,9 @@ on every chip, so that the answer says what another chip of the space could gain
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
@@ -40,6 +40,7 @@ from phaze.spec.chip_choice import (
 )
 from phaze.spec.files import FOLDER
 from phaze.spec.measured import PublishedRuns
+from phaze.spec.system import Cluster
 from phaze.spec.training_plan import AskedPlan
 
 DERIVED = ("pe_vc", "glb_words_per_cycle", "l2_tc_kib", "l2_vc_kib")
@@ -61,6 +62,8 @@ class ChipChooser:
     folder: Path = FOLDER
     finished: tuple[ChipSearch, ...] = ()
     """Search of every model, if other jobs ran them; empty: all are run here."""
+    networks: Mapping[str, Cluster] = field(default_factory=dict)
+    """Other networks than the assumed one, by description, with which a robust choice is compared."""
 
     @cached_property
     def models(self) -> tuple[ModelChips, ...]:
@@ -110,7 +113,7 @@ class ChipChooser:
 
     @cached_property
     def _robust(self) -> RobustChips:
-        return RobustChips(self.models, self.candidates)
+        return RobustChips(self.models, self.candidates, self.networks)
 
     @cached_property
     def chosen(self) -> int:

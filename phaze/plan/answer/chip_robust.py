@@ -9,7 +9,7 @@ best candidate of the case.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
@@ -20,6 +20,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.progress import counted
+from phaze.cost.network.fabric import network_of
 from phaze.plan.answer.answer import TrainingPlanner
 from phaze.plan.answer.model_chips import ModelChips
 from phaze.plan.answer.priced import PricedLayout
@@ -30,6 +31,7 @@ from phaze.plan.question import PlanQuestion
 from phaze.plan.search.planned import PlannedLayout
 from phaze.plan.search.search import LayoutPlanner
 from phaze.spec.chip_choice import ChipRegret, RobustChoice
+from phaze.spec.system import Cluster
 
 SPAN = 0.2
 """Relative change of a rate: predictions of chips that do not exist miss measured runs by up to this."""
@@ -50,8 +52,8 @@ class Assumption:
     changed: Callable[[PlanQuestion], PlanQuestion]
 
 
-def assumptions_of(planner: TrainingPlanner) -> Iterator[Assumption]:
-    """Yield the assumptions of a model's choice, then others one at a time."""
+def assumptions_of(planner: TrainingPlanner, networks: Mapping[str, Cluster]) -> Iterator[Assumption]:
+    """Yield the assumptions of a model's choice, then others one at a time, such as other networks."""
     question, expected = planner.question, planner.expected
     yield Assumption("all is as assumed", lambda question: question)
     for factor, direction in ((1 - SPAN, "lower"), (1 + SPAN, "higher")):
@@ -63,6 +65,8 @@ def assumptions_of(planner: TrainingPlanner) -> Iterator[Assumption]:
         yield Assumption(
             f"the speed of vector cores is {100 * SPAN:.0f} % {direction}", _with_vectors(1 / factor)
         )
+    for description, cluster in networks.items():
+        yield Assumption(f"the network is {description}", _with_network(cluster))
     used = question.task.load, question.machine.stack
     for number, scenario in enumerate(scenarios(expected)):
         if (scenario.question.task.load, scenario.question.machine.stack) != used:
@@ -72,6 +76,14 @@ def assumptions_of(planner: TrainingPlanner) -> Iterator[Assumption]:
 def _with_resource(name: str, factor: float) -> Callable[[PlanQuestion], PlanQuestion]:
     def changed(question: PlanQuestion) -> PlanQuestion:
         return replace(question, machine=dict(changed_machines(question, factor))[name])
+
+    return changed
+
+
+def _with_network(cluster: Cluster) -> Callable[[PlanQuestion], PlanQuestion]:
+    def changed(question: PlanQuestion) -> PlanQuestion:
+        machine = replace(question.machine, network=network_of(cluster), system=cluster)
+        return replace(question, machine=machine)
 
     return changed
 
@@ -169,11 +181,17 @@ class RobustChips:
     models: Sequence[ModelChips]
     candidates: Sequence[int]
     """Candidates of the choice, the best one first."""
+    networks: Mapping[str, Cluster]
+    """Other networks than the assumed one, by description."""
 
     @cached_property
     def cases(self) -> list[ChipCase]:
         """Every model under every assumption."""
-        pairs = [(model, changed) for model in self.models for changed in assumptions_of(model.planner)]
+        pairs = [
+            (model, changed)
+            for model in self.models
+            for changed in assumptions_of(model.planner, self.networks)
+        ]
         return [ChipCase.of(model, changed) for model, changed in counted(pairs, "cases")]
 
     @cached_property

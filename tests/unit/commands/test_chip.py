@@ -103,5 +103,7 @@ def test_the_answer_fits_a_terminal_and_a_file(tmp_path: Path) -> None:
 def test_a_call_from_python_is_checked_like_the_command() -> None:
     with pytest.raises(PhazeError, match="--network: has 2 devices"):
         phaze.chip("gpt2", devices=4, network="2@1e9")
+    with pytest.raises(PhazeError, match="2 networks are cases of --robust, which is not given"):
+        phaze.chip("gpt2", devices=4, network=["4@1e9", "4@2e9"])
     with pytest.raises(TypeError, match="no option area_limits; did you mean area_limit"):
         phaze.chip("gpt2", area_limits="1mm2")  # type: ignore[call-arg]

@@ -138,12 +138,21 @@ def test_the_common_chip_is_that_of_brute_force(objective: ChipObjective) -> Non
 @pytest.mark.slow
 def test_the_robust_chip_has_the_least_regret_by_brute_force() -> None:
     planned = planner(0)
-    chooser = ChipChooser((planned.request,), GAP, TimeLimit(), goal("time"), is_robust=True)
+    slow = planned.request.stored_machine().cluster
+    slow = slow.model_copy(
+        update={
+            "levels": tuple(level.model_copy(update={"bandwidth_bytes_per_s": 1e9}) for level in slow.levels)
+        }
+    )
+    networks = {"slow": slow}
+    chooser = ChipChooser(
+        (planned.request,), GAP, TimeLimit(), goal("time"), is_robust=True, networks=networks
+    )
     choice, chips = chooser.robust, space(0)
     assert choice is not None
     search = LayoutPlanner(number=1, gap=GAP, fixed={"cp": 1})
     rows = []
-    for case in assumptions_of(planned):
+    for case in assumptions_of(planned, networks):
         questions = [case.changed(planned.on_chip(place).question) for place in range(len(chips))]
         plans = [search(question).plans for question in questions]
         rows.append([found[0].time_s if found else inf for found in plans])
@@ -155,6 +164,7 @@ def test_the_robust_chip_has_the_least_regret_by_brute_force() -> None:
     assert choice.compared[0].chip == chips[chooser.chosen].name
     assert choice.compared[0].regret == max(case.regret or 0.0 for case in choice.cases)
     assert len(choice.cases) == len(times_s)
+    assert "the network is slow" in [case.assumption for case in choice.cases]
     assert choice.gap <= 0.05 + 1e-9
     designs = designs_of(chooser)
     relative, known = times_s[0] / times_s[0].min(), designs["time"].notna().to_numpy()
