@@ -129,7 +129,8 @@ class PublishedRecipe(DerivedNoun, ModelWidths[int]):
         ]
         words += [f"ZeRO-{self.zero}", *([self.schedule] if self.schedule else [])]
         words += [f"recompute {self.recompute}"] * (self.recompute != "none")
-        return " ".join([*words, *([f"offload {self.offload}"] * (self.offload != "none"))])
+        words += [f"offload {self.offload}"] * (self.offload != "none")
+        return " ".join([*words, *(["optimizer adam-bf16"] * (self.moments == "bf16"))])
 
     @property
     def stated_in(self) -> str:
