@@ -27,7 +27,7 @@ def test_what_a_row_does_not_say_has_a_default(tmp_path: Path) -> None:
     run = rows_of(tmp_path, ",tp,pp,microbatch", ",2,2,1")[0].runs[0]
     layout = run.layout
     assert (layout.dp, layout.recompute, run.schedule, layout.vp, layout.zero) == (4, "none", "1f1b", 1, 0)
-    assert (run.optimizer, layout.precision, run.overlap, layout.sequence_parallel) == (
+    assert (run.layout.optimizer, layout.precision, run.overlap, layout.sequence_parallel) == (
         "adam",
         "mixed",
         None,
