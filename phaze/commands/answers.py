@@ -21,8 +21,7 @@ from phaze.spec.architecture import TECHNOLOGY, Grid, load_technology
 from phaze.spec.config import GRID_SHARDS, load_architecture
 from phaze.spec.models import AnyModel, load_model_named
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, Training
-from phaze.spec.system import Scenario
-from phaze.spec.systems import load_system_of
+from phaze.spec.systems import flat_scenario
 from phaze.tables.columns import OPERATOR, POINT
 from phaze.workload.models import extract_workload
 from phaze.workload.workload import Workload
@@ -117,12 +116,17 @@ def schedule_subject(
 
 
 def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: float | None) -> Terms:
-    """Inputs of the search: cluster, training, technology; the batch is at least the largest microbatch."""
-    cluster = load_system_of(architecture, system, flat=flat_bandwidth).model_dump()
-    largest = max(point.layout.microbatch for point in subject.points)
-    scenario = Scenario.parse(cluster, system)
-    batch = {"global_batch": max(scenario.global_batch, largest)}
-    scenario = scenario.model_copy(update=batch)
+    """Inputs of the search: cluster, training, technology; the batch is at least the largest microbatch.
+
+    Clock and HBM bandwidth are those of the architecture, or else of the system's device.
+    """
+    chip, scenario = load_architecture(architecture), flat_scenario(system, flat=flat_bandwidth)
+    changes = {
+        "clock_hz": chip.clock_hz or scenario.clock_hz,
+        "hbm_bandwidth_bytes_per_s": chip.hbm_bandwidth_bytes_per_s or scenario.hbm_bandwidth_bytes_per_s,
+        "global_batch": max(scenario.global_batch, *(point.layout.microbatch for point in subject.points)),
+    }
+    scenario = scenario.model_copy(update=changes)
     return Terms(scenario=scenario, training=Training(), technology=load_technology(TECHNOLOGY))
 
 

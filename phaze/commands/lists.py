@@ -96,8 +96,7 @@ def systems(text: NameArgument = "", as_json: JsonOption = False) -> None:
 
 def _systems() -> Iterator[Row]:
     from phaze.spec.files import read_mapping
-    from phaze.spec.system import Cluster
-    from phaze.spec.systems import load_network, load_tiled
+    from phaze.spec.systems import load_cluster, load_tiled
 
     for path in _files("systems"):
         # Only systems of tiled chips define DRAM; they have no network levels.
@@ -105,17 +104,16 @@ def _systems() -> Iterator[Row]:
             tiled, chip = load_tiled(str(path))
             figures: Row = {"devices": tiled.chips, "device": chip.name, "levels": None, "stack": None}
         else:
-            network = load_network(str(path))
-            cluster = network if isinstance(network, Cluster) else None
+            cluster, _ = load_cluster(str(path))
+            levels = [
+                {"devices": level.devices, "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s}
+                for level in cluster.levels
+            ]
             figures = {
-                "devices": network.devices,
-                "device": cluster and cluster.device,
-                "levels": cluster
-                and [
-                    {"devices": level.devices, "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s}
-                    for level in cluster.levels
-                ],
-                "stack": cluster and cluster.stack,
+                "devices": cluster.devices,
+                "device": cluster.device,
+                "levels": levels,
+                "stack": cluster.stack,
             }
         yield {"system": path.stem, **figures, "source": _source(path)}
 

@@ -24,7 +24,6 @@ FILES = {
     "traced-model": "phaze.spec.traced:Traced",
     "torch-module": "phaze.spec.torch_module:TorchModule",
     "system": "phaze.spec.system:Cluster",
-    "flat-system": "phaze.spec.system:System",
     "device": "phaze.spec.system:Device",
     "device-by-figures": "phaze.spec.system:DeviceFigures",
     "stack": "phaze.spec.system:Stack",

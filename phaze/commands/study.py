@@ -398,14 +398,14 @@ def _scenario(chips: Sequence[str], batch: int) -> str:
 
     Named accelerators run at their own clock and HBM bandwidth; those of the pod are for architectures.
     """
-    from phaze.spec.systems import load_cluster, load_device_as_architecture, load_system, system_of_device
+    from phaze.spec.systems import flat_scenario, load_cluster, load_device_as_architecture, system_of_device
 
     devices = (load_device_as_architecture(chip) for chip in chips if chip not in REFERENCE_CHIPS)
     named = (system_of_device(device.name) for device in devices if device is not None)
     system = next(filter(None, named), POD)
     if system == POD:
         return f"  {POD}: {{system: {POD}, global_batch: {batch}}}"
-    cluster, pod = load_cluster(system)[0], load_system(POD)
+    cluster, pod = load_cluster(system)[0], flat_scenario(POD)
     return (
         f"  {POD}: null  # that of the default study\n"
         f"  {system}:\n"

@@ -18,10 +18,9 @@ from pydantic import ValidationError
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork, complete_network
-from phaze.cost.network.fabric import network_of
 from phaze.cost.network.topologies import hops_of_grid, make_network
 from phaze.spec.files import within
-from phaze.spec.network import Matrix, is_link_table, read_bandwidths, read_links
+from phaze.spec.network import is_link_table, read_bandwidths, read_links
 from phaze.spec.noun import describe
 from phaze.spec.plain import read_json, read_yaml
 from phaze.spec.system import Cluster
@@ -31,10 +30,8 @@ _NO_GRAPH = (ValueError, KeyError, TypeError, AttributeError, SyntaxError, Recur
 """Exceptions that the JSON and NetworkX readers raise for an invalid graph."""
 
 
-def device_network(system: Cluster | Matrix) -> DeviceNetwork:
+def device_network(system: Cluster) -> DeviceNetwork:
     """Bandwidth and latency between all pairs of devices of a system."""
-    if isinstance(system, Matrix):
-        return network_of(system)
     return _of_levels(system) if system.torus is None else _of_torus(system)
 
 

@@ -13,7 +13,7 @@ from phaze.base.units import UM2_PER_MM2
 from phaze.spec.architecture import Architecture, ArchitectureSpace, load_technology
 from phaze.spec.config import architecture_names, load_architecture, space_of
 from phaze.spec.files import FOLDER
-from phaze.spec.system import Cluster, Device, System, completed
+from phaze.spec.system import Cluster, Device, completed
 from phaze.spec.systems import STACKS, load_cluster, load_stack
 from phaze.spec.training_plan import StoredMachine
 
@@ -56,10 +56,8 @@ def chip_machine(cluster: Cluster, device: Device, folder: Path = FOLDER) -> Sto
     return StoredMachine(cluster=cluster, device=device, stack=load_stack(STACKS["chip"], folder))
 
 
-def chips_of(
-    architectures: Sequence[Architecture], system: System | Device, hbm_gib: Sequence[float] = ()
-) -> Chips:
-    """Chips of architectures, with clock and HBM of a system or device where they have none of their own.
+def chips_of(architectures: Sequence[Architecture], device: Device, hbm_gib: Sequence[float] = ()) -> Chips:
+    """Chips of architectures, with clock and HBM of a device where they have none of their own.
 
     An architecture without its own HBM capacity is a chip with each of the capacities `hbm_gib`.
     """
@@ -68,7 +66,7 @@ def chips_of(
         for architecture in architectures
         for capacity in (hbm_gib if hbm_gib and architecture.hbm_gib is None else [None])
     ]
-    return tuple(completed(chip, system) for chip in sized)
+    return tuple(completed(chip, device) for chip in sized)
 
 
 def designs_of(

@@ -13,7 +13,7 @@ from phaze.cost.vector import usual_cycles
 from phaze.plan.plan import Machine
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.files import FOLDER
-from phaze.spec.system import Cluster, Device, Stack, System
+from phaze.spec.system import Cluster, Device, Scenario, Stack
 from phaze.spec.systems import load_cluster, load_stack_of, sized
 from phaze.spec.training_plan import AskedPlan
 
@@ -47,13 +47,13 @@ def planned_machine(request: AskedPlan, folder: Path = FOLDER) -> Machine:
 
 
 def machine_of(
-    system: System | Cluster,
+    system: Scenario | Cluster,
     device: Device,
     stack: Stack,
     folder: Path = FOLDER,
     cycles: Mapping[tuple[str, str], float] | None = None,
 ) -> Machine:
-    """Build a machine from a cluster or flat system, its device and its training software.
+    """Build a machine from a cluster, or that of a scenario, its device and its training software.
 
     `cycles` are those of vector operations by role and kind; default: those of the default technology.
     """

@@ -30,9 +30,9 @@ from phaze.spec.systems import (
     STACKS,
     chip_path,
     cluster_files,
+    flat_scenario,
     load_cluster,
     load_device_as_architecture,
-    load_system,
     load_tiled_systems,
     tiled_flops,
 )
@@ -436,8 +436,8 @@ def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> No
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:
     """Load the system of a scenario, with the scenario's overrides applied."""
     changes = choice.model_dump(exclude={"system"}, exclude_none=True)
-    system = load_system(choice.system, folder, choice.network_bandwidth_bytes_per_s)
-    return Scenario.model_validate({**system.model_dump(), **changes})
+    scenario = flat_scenario(choice.system, folder, choice.network_bandwidth_bytes_per_s)
+    return Scenario.model_validate({**scenario.model_dump(), **changes})
 
 
 def _check_area_limits(settings: Settings, source: str) -> None:

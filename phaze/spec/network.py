@@ -4,9 +4,9 @@ import csv
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
@@ -33,29 +33,6 @@ class Torus(Noun):
     """True: a torus, whose first and last devices in a dimension are linked; false: a mesh."""
 
 
-class Matrix(Noun):
-    """Network given by the bandwidth between every two devices."""
-
-    bandwidths_bytes_per_s: tuple[tuple[Size, ...], ...] = Field(min_length=1)
-    """Bandwidths in bytes per second: one row per sending device, one column per receiving device; 0 for no
-    link."""
-    latency_s: Size = 0.0
-    """Latency of a link in seconds."""
-    absent: Absent = "widest"
-    """Pairs of devices without a link: `widest` takes the widest path over other links, `refuse` is an
-    error."""
-
-    @model_validator(mode="after")
-    def _square(self) -> Self:
-        check_square(self.bandwidths_bytes_per_s)
-        return self
-
-    @property
-    def devices(self) -> int:
-        """Number of devices."""
-        return len(self.bandwidths_bytes_per_s)
-
-
 def check_nested(devices: Sequence[int]) -> None:
     """Raise ValueError unless the group size of each level is a multiple of the next inner level's."""
     for inner, outer in pairwise(devices):
@@ -63,16 +40,6 @@ def check_nested(devices: Sequence[int]) -> None:
             raise ValueError(
                 "levels: the devices of a level must be a multiple of those of the level before, "
                 f"got {outer} above {inner}"
-            )
-
-
-def check_square(bandwidths: Sequence[Sequence[object]]) -> None:
-    """Raise ValueError unless the matrix is square."""
-    for number, row in enumerate(bandwidths):
-        if len(row) != len(bandwidths):
-            raise ValueError(
-                f"bandwidths: row {number} must have {len(bandwidths)} numbers, one per device, "
-                f"got {len(row)}"
             )
 
 
@@ -84,10 +51,12 @@ def read_bandwidths(path: Path) -> list[list[float]]:
             rows = [row for row in csv.reader(lines) if row]
     except (OSError, ValueError, csv.Error) as error:
         raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        check_square(rows)
-    except ValueError as error:
-        raise PhazeError(f"{path}: {error}") from error
+    for number, row in enumerate(rows):
+        if len(row) != len(rows):
+            raise PhazeError(
+                f"{path}: bandwidths: row {number} must have {len(rows)} numbers, one per device, "
+                f"got {len(row)}"
+            )
     if not rows:
         raise PhazeError(f"{path}: must hold a square matrix, got no rows")
     return [[_bandwidth(cell, path, i, j) for j, cell in enumerate(row)] for i, row in enumerate(rows)]

@@ -14,14 +14,13 @@ from phaze.spec.map_study import Maps
 from phaze.spec.mapping import StoredMapping
 from phaze.spec.measured import PublishedRuns
 from phaze.spec.model import Model
-from phaze.spec.network import Matrix
 from phaze.spec.noun import Noun
 from phaze.spec.operators import StoredOperators
 from phaze.spec.planning import PlanStudy
 from phaze.spec.speeds.collectives import NcclSpeeds
 from phaze.spec.stages import StoredStages
 from phaze.spec.study import Study
-from phaze.spec.system import Cluster, Device, DeviceFigures, Stack, System
+from phaze.spec.system import Cluster, Device, DeviceFigures, Stack
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.torch_module import TorchModule
@@ -69,7 +68,6 @@ heading stands for a name of your choice.
 """
 _TRACE = "phaze trace config/torch/gpt2.yaml --run-code --layers -o traced.json"
 _GRAPH = "phaze partition bert-large --stages 8 --replicas 2 --graph-out graph.json"
-_MATRIX = "bandwidths_bytes_per_s: [[0, 25.0e+9], [25.0e+9, 0]]  # two devices\nlatency_s: 5.0e-6"
 _MATRIX_FILE = "kind: file\npath: measured.csv  # next to this file\nunit_bytes_per_s: 1.0e+9"
 _LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 
@@ -146,8 +144,6 @@ PAGES = {
         "Systems",
         [
             Entry("A system of devices on levels", Cluster, "templates/system.yaml", "systems"),
-            Entry("A system with a flat network", System, "systems/paper.yaml"),
-            Entry("A system given by a matrix of bandwidths", Matrix, _MATRIX, "systems"),
             Entry("A system of tiles", TiledSystem, "systems/wafer.yaml"),
             Entry("Measured collectives of NCCL", NcclSpeeds, "networks/nvlink-4.yaml"),
         ],

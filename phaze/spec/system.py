@@ -41,8 +41,11 @@ Captured = Literal["attn", "mlp", "mamba", "moe_router", "moe_preprocess", "moe"
 `--cuda-graph-scope`)."""
 
 
-class System(Noun):
-    """Cluster of identical accelerators on a flat network."""
+class Scenario(Noun):
+    """Cluster of a study as its formulas see it, with the training batch and the area limit of a chip.
+
+    The network is flat: any two devices have one bandwidth.
+    """
 
     devices: Count = 1024
     """Number of accelerators, K."""
@@ -55,11 +58,6 @@ class System(Noun):
     all_reduce_factor: Positive = 2.0
     """Factor f of all-reduce time over n devices, f · (n − 1)/n · bytes / bandwidth: 2 for a ring whose links
     carry both directions at once, 4 if both directions share the bandwidth (Phaze, C.2)."""
-
-
-class Scenario(System):
-    """Cluster with the training batch and the area limit of a chip."""
-
     global_batch: PositiveInt = 4096
     """Samples per training step."""
     area_limit_mm2: Positive | Name = "tpu-v4"
@@ -126,10 +124,10 @@ class Device(Architecture):
         return hash((self.name, self.clock_hz, self.sustained_clock, self.sustained_hbm, self.kernel_s))
 
     @classmethod
-    def of_architecture(cls, architecture: Architecture, system: System | Device, stack: Stack) -> Self:
+    def of_architecture(cls, architecture: Architecture, system: Scenario | Device, stack: Stack) -> Self:
         """Chip of an architecture, which sustains the share of its clock that the stack states.
 
-        Where the architecture has no clock or HBM, it has that of the system or device.
+        Where the architecture has no clock or HBM, it has that of the scenario or device.
         """
         fields = completed(architecture, system).model_dump()
         return cls.parse({**fields, "sustained_clock": stack.sustained_clock}, architecture.name)
@@ -160,8 +158,8 @@ class Device(Architecture):
         return "nvfp4" in self.products
 
 
-def completed(architecture: Architecture, system: System | Device) -> Architecture:
-    """Architecture with the clock and the HBM of a system or device where it has none."""
+def completed(architecture: Architecture, system: Scenario | Device) -> Architecture:
+    """Architecture with the clock and the HBM of a scenario or device where it has none."""
     names = ("clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib")
     return architecture.model_copy(
         update={name: getattr(architecture, name) or getattr(system, name, None) for name in names}

@@ -19,12 +19,10 @@ from phaze.spec.files import (
     within,
 )
 from phaze.spec.names import Runtime
-from phaze.spec.network import Matrix, read_bandwidths
 from phaze.spec.speeds.collectives import NcclSpeeds
-from phaze.spec.system import Cluster, Device, DeviceFigures, Level, Stack, System
+from phaze.spec.system import Cluster, Device, DeviceFigures, Level, Scenario, Stack
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledStudy
-from phaze.spec.topology import MatrixFile
 
 STACKS: dict[Runtime, str] = {
     "megatron": "megatron-core",
@@ -42,60 +40,31 @@ RUNTIME: Runtime = "megatron"
 Constants = TypeVar("Constants", Device, Stack, Level)
 
 
-def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> System:
-    """Load a system with a flat network, by name in config/systems or by path of a YAML file.
+def flat_scenario(name: str, folder: Path = FOLDER, flat: float | None = None) -> Scenario:
+    """Scenario of a study on a system, by name in config/systems or by path of a YAML file.
 
-    `flat` overrides its bandwidth in bytes per second. Raises PhazeError for a mesh of tiles, and for a
-    cluster with several levels unless `flat` is given: no level has the bandwidth between any two devices.
+    `flat` replaces the bandwidth between any two devices, in bytes per second. PhazeError for a cluster with
+    several levels unless `flat` is given: no level has the bandwidth between any two devices.
     """
-    path = system_path(name, folder)
-    fields = read_mapping(path)
-    _refuse_tiles(fields, path, "a flat network")
-    if "device" not in fields:
-        system = System.parse(fields, str(path))
-        return system if flat is None else system.model_copy(update={"network_bandwidth_bytes_per_s": flat})
     cluster, device = load_cluster(name, folder)
-    if flat is None and len(cluster.levels) > 1:
+    outer, factor = cluster.levels[-1], 2.0
+    if len(cluster.levels) == 1:
+        factor *= (outer.sustained_messages or outer.sustained) / outer.sustained
+    elif flat is None:
         levels = ", ".join(f"{level.bandwidth_bytes_per_s:g}" for level in cluster.levels)
         raise PhazeError(
-            f"{path}: has network levels with {levels} bytes/s, but this planner assumes one "
-            "bandwidth between any two devices",
+            f"{system_path(name, folder)}: has network levels with {levels} bytes/s, but this planner "
+            "assumes one bandwidth between any two devices",
             "give it with --flat-bandwidth or, in the scenario "
             "of a study, with network_bandwidth_bytes_per_s; `plan` uses the levels themselves",
         )
-    return System(
+    return Scenario(
         devices=cluster.devices,
-        network_bandwidth_bytes_per_s=cluster.levels[-1].bandwidth_bytes_per_s if flat is None else flat,
+        network_bandwidth_bytes_per_s=outer.bandwidth_bytes_per_s if flat is None else flat,
         hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s,
         clock_hz=device.clock_hz,
+        all_reduce_factor=factor,
     )
-
-
-def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
-    """Load the network of a system, by name or path: flat, with levels, or a bandwidth matrix.
-
-    A matrix may also be a CSV table, or a topology of kind `file`.
-    """
-    if name.endswith(".csv"):
-        return _read_matrix(MatrixFile(kind="file", path=Path(name).name), Path(name).parent)
-    path = system_path(name, folder)
-    fields = read_mapping(path)
-    if fields.get("kind") == "file":
-        return _read_matrix(MatrixFile.parse(fields, str(path)), path.parent)
-    _refuse_tiles(fields, path, "a device and levels of a network")
-    if "device" in fields:
-        return _read_cluster(fields, path, folder)
-    noun = Matrix if "bandwidths_bytes_per_s" in fields else System
-    return noun.parse(fields, str(path))
-
-
-def _read_matrix(file: MatrixFile, folder: Path) -> Matrix:
-    path = within(folder, folder / file.path)
-    if path.suffix != ".csv":
-        raise PhazeError(f"{path}: must be a CSV table of bandwidths, with the suffix .csv")
-    rows = [[unit * file.unit_bytes_per_s for unit in row] for row in read_bandwidths(path)]
-    about = {"latency_s": file.latency_s, "absent": file.absent}
-    return Matrix.parse({"bandwidths_bytes_per_s": rows, **about}, str(path))
 
 
 def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
@@ -107,11 +76,6 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
     path = system_path(name, folder)
     fields = read_mapping(path)
     _refuse_tiles(fields, path, "a device and levels of a network")
-    if not fields.keys() & {"device", "levels"}:
-        files = (folder / "systems").glob("*.yaml")
-        clusters = sorted(file.stem for file in files if "levels" in read_mapping(file))
-        alike = did_you_mean(path.stem, clusters, "phaze systems")
-        raise PhazeError(f"{path}: must define a device and network levels, as a100-selene does", alike)
     cluster = _read_cluster(fields, path, folder)
     device = _read_device(_file_of(path, "device", cluster.device, folder), folder)
     if cluster.stack is None:
@@ -123,6 +87,17 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
 
 def _read_cluster(fields: dict[str, object], path: Path, folder: Path) -> Cluster:
     """Parse the cluster of a file, with the measured collectives to which its levels refer."""
+    if "network_bandwidth_bytes_per_s" in fields:
+        raise PhazeError(
+            f"{path}: network_bandwidth_bytes_per_s: a flat network is one level of a cluster",
+            "give a device, with clock and HBM, and levels: [{devices: 1024, bandwidth_bytes_per_s: 4e9}]; "
+            "all_reduce_factor: 4 is sustained: 0.5 with sustained_messages: 1",
+        )
+    if not fields.keys() & {"device", "levels"}:
+        files = (folder / "systems").glob("*.yaml")
+        clusters = sorted(file.stem for file in files if "levels" in read_mapping(file))
+        alike = did_you_mean(path.stem, clusters, "phaze systems")
+        raise PhazeError(f"{path}: must define a device and network levels, as a100-selene does", alike)
     levels = fields.get("levels")
     if isinstance(levels, list):
         fields = {**fields, "levels": [_with_network(level, path, folder) for level in levels]}
@@ -340,16 +315,17 @@ def _spelt(device: str) -> str:
 
 @cache
 def _systems_of_devices(folder: Path) -> dict[str, str]:
-    """System for each device name; systems with shorter names take precedence."""
+    """System for each device name: the one with the shortest name, first of those named after the device."""
     systems: dict[str, str] = {}
-    for path in sorted((folder / "systems").glob("*.yaml"), key=lambda file: (len(file.stem), file.stem)):
+    for path in sorted((folder / "systems").glob("*.yaml"), key=lambda file: (-len(file.stem), file.stem)):
         try:
             _, device = load_cluster(path.stem, folder)
-        except PhazeError:  # flat systems and tiles have no device
+        except PhazeError:  # tiles have no device
             continue
-        # The first system of a device keeps its name, even if later ones have the same device.
-        for name in (device.name, *device.known_as):
-            systems.setdefault(_spelt(name), path.stem)
+        for name in map(_spelt, (device.name, *device.known_as)):
+            # Later systems have shorter names. `paper` has TPU v4 too, whose system is `tpu-v4`.
+            if name not in systems or name.startswith(path.stem) >= name.startswith(systems[name]):
+                systems[name] = path.stem
     return systems
 
 
@@ -370,27 +346,3 @@ def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | No
     path = chip_path(name, folder)
     device_keys = read_mapping(path).keys() & {"clock_hz", "tile", PEAK}
     return _read_device(path, folder) if device_keys else None
-
-
-def load_system_of(architecture: str, system: str, flat: float | None = None) -> System:
-    """Load a system with a given accelerator; a device of config/devices also sets clock and memory.
-
-    Raises PhazeError if the clock is unknown: the system has another device, and the architecture is not a
-    device.
-    """
-    flat_system = load_system(system, flat=flat)
-    device = load_device_as_architecture(architecture)
-    if device is not None:
-        figures = {"clock_hz": device.clock_hz, "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s}
-        return flat_system.model_copy(update=figures)
-    path = system_path(system)
-    other = read_mapping(path).get("device")
-    if other is not None:
-        chip = _file_of(path, "device", str(other), FOLDER)
-        raise PhazeError(
-            f"architecture {architecture} defines neither clock nor HBM bandwidth, and system "
-            f"{path.stem} has those of {other}",
-            f"pass --architecture {chip} or another device of config/devices, "
-            "or a system with its own clock and bandwidth, such as paper",
-        )
-    return flat_system

@@ -27,8 +27,9 @@ from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.huggingface import translate
 from phaze.spec.huggingface.keys import BASE, COSTLESS
 from phaze.spec.models import load_model
+from phaze.spec.speeds.collectives import NcclSpeeds
 from phaze.spec.study import Study
-from phaze.spec.systems import load_device, load_network, load_stack, load_tiled
+from phaze.spec.systems import load_cluster, load_device, load_stack, load_tiled
 from phaze.spec.tiled import TiledDevice
 from tests.laws.test_laws import LAWS
 from tests.laws.test_renamed_columns import renamed
@@ -57,10 +58,10 @@ READERS: dict[str, tuple[Callable[[Path], object], ...]] = {
     "architectures": (lambda path: load_architecture(str(path)),),
     "devices": (lambda path: load_device(str(path)), tiles),
     "models": (load_model,),
-    "networks": (lambda path: load_network(str(path)),),
+    "networks": (NcclSpeeds.from_file,),
     "stacks": (lambda path: load_stack(str(path)),),
     "studies": (study,),
-    "systems": (lambda path: load_network(str(path)), lambda path: load_tiled(str(path))),
+    "systems": (lambda path: load_cluster(str(path)), lambda path: load_tiled(str(path))),
     "technologies": (technology,),
 }
 """Functions of which the first that takes a file reads it, for each kind of file of config/."""

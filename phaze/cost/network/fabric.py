@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args, overload
+from typing import overload
 
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.cost.network.device_networks import DeviceNetwork, complete_network, edges_of, fewest_hops, widest
 from phaze.cost.network.mesh import torus
 from phaze.cost.network.nccl import Nccl
 from phaze.cost.network.network import Flat, Levels, Network, Tier, Wired
 from phaze.cost.network.topology import Link, Topology, both_ways
-from phaze.spec.network import Absent, Matrix
 from phaze.spec.speeds.collectives import NcclSpeeds
-from phaze.spec.system import Cluster, Level, System
+from phaze.spec.system import Cluster, Level, Scenario
 from phaze.spec.systems import sized
 
 
@@ -40,20 +38,14 @@ class Fabric(Wired):
 
 
 @overload
-def network_of(system: System) -> Flat: ...
+def network_of(system: Scenario) -> Flat: ...
 @overload
 def network_of(system: Cluster) -> Levels: ...
-@overload
-def network_of(system: Matrix) -> DeviceNetwork: ...
-def network_of(system: System | Cluster | Matrix) -> Network:
-    """Network model of a system: flat, hierarchical, or per pair of devices."""
-    if isinstance(system, System):
+def network_of(system: Scenario | Cluster) -> Network:
+    """Network model of a cluster, which has levels, or of a scenario, which is flat."""
+    if isinstance(system, Scenario):
         return Flat(system.network_bandwidth_bytes_per_s, system.all_reduce_factor)
-    if isinstance(system, Cluster):
-        return Levels(tuple(map(_tier, system.levels)))
-    bandwidth = np.array(system.bandwidths_bytes_per_s, np.float64)
-    np.fill_diagonal(bandwidth, 0.0)
-    return complete_network(bandwidth, np.full_like(bandwidth, system.latency_s), system.absent, "system")
+    return Levels(tuple(map(_tier, system.levels)))
 
 
 def _tier(level: Level) -> Tier:
@@ -88,19 +80,13 @@ def _measured_tier(level: Level, speeds: NcclSpeeds) -> Tier:
     )
 
 
-def fabric(system: Cluster | Matrix, devices: int) -> Fabric:
-    """Part of a system's network that connects its first `devices` devices.
+def fabric(system: Cluster, devices: int) -> Fabric:
+    """Part of a system's network that connects its first `devices` devices; a smaller system is enlarged.
 
-    Raises `PhazeError` if there are fewer devices.
+    Raises `PhazeError` if it cannot be.
     """
-    if isinstance(system, Cluster) and devices > system.devices:
+    if devices > system.devices:
         system = sized(system, devices, "system")
-    available = system.devices if isinstance(system, Cluster) else len(system.bandwidths_bytes_per_s)
-    if devices > available:
-        raise PhazeError(f"system: has {available} devices, the plan needs {devices}")
-    if isinstance(system, Matrix):
-        matrix = np.array(system.bandwidths_bytes_per_s, float)
-        return Fabric(from_matrix(matrix, system.latency_s, system.absent))
     if system.torus is not None:
         box = system.torus
         return Fabric(torus(box.shape, box.bandwidth_bytes_per_s, box.latency_s, wrap=box.wrap))
@@ -195,46 +181,3 @@ def _uplink(below: int, above: int, level: Switches, free: int) -> tuple[list[Li
         *both_ways(free, above, level.bandwidth_bytes_per_s, half),
     ]
     return links, (free, above), free + 1
-
-
-def from_matrix(
-    bandwidth_bytes_per_s: Floats, latency_s: float | Floats = 0.0, absent: Absent = "widest"
-) -> Topology:
-    """Topology with a link for each positive entry of a square bandwidth matrix (from, to).
-
-    A direct edge is always used. Without one, the route is the path with the widest bottleneck; ties are
-    broken by fewest hops, then by lowest numbers. Raises `PhazeError` if the matrix is not square or has
-    negative entries, and on a transfer without a path.
-    """
-    matrix = np.asarray(bandwidth_bytes_per_s, np.float64)
-    _check_matrix(matrix, absent)
-    latency = np.broadcast_to(np.asarray(latency_s, np.float64), matrix.shape)
-    links = tuple(
-        Link(int(a), int(b), float(matrix[a, b]), float(latency[a, b]))
-        for a, b in np.argwhere(matrix > 0)
-        if a != b
-    )
-    edges = edges_of(matrix)
-
-    def route(source: int, target: int) -> list[int]:
-        if source == target:
-            return [source]
-        if matrix[source, target] > 0:
-            return [source, target]
-        width = widest(edges, source)[target] if absent == "widest" else 0.0
-        if not width > 0:
-            raise PhazeError(f"bandwidth matrix: no way from {source} to {target} (absent edges: {absent})")
-        return fewest_hops(edges, source, target, width)
-
-    return Topology(f"matrix of {len(matrix)}", len(matrix), len(matrix), links, route)
-
-
-def _check_matrix(matrix: Floats, absent: Absent) -> None:
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise PhazeError(f"bandwidth matrix: must be square, got {' × '.join(map(str, matrix.shape))}")
-    if np.isnan(matrix).any() or (matrix < 0).any():
-        raise PhazeError("bandwidth matrix: bandwidths must be ≥ 0")
-    if absent not in get_args(Absent):
-        raise PhazeError(
-            f"bandwidth matrix: absent must be one of {', '.join(get_args(Absent))}, got {absent}"
-        )

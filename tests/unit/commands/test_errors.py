@@ -99,7 +99,6 @@ REFUSED = (
     ("place -m gpt2 -a tpu-v4,tpu-v4-as-built -o x.json", "-o applies to one architecture only"),
     ("place --model gpt2 --system moon", "there is no system 'moon'"),
     ("plan gpt2 --gpus 16xphaze-common", "no system 'phaze-common'; it is an architecture; name a system"),
-    ("place --model gpt2 --system paper", "paper.yaml: must define a device and network levels"),
     ("place --model gpt2 --fix tp=5,pp=1", "--fix: tp=5"),
     ("place --model gpt2 --devices 4097", "devices must be at most 4096, as it is a torus, got 4097"),
     (

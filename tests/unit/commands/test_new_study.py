@@ -10,7 +10,7 @@ from phaze.commands import study as study_command
 from phaze.spec.config import load_settings
 from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.noun import Noun
-from phaze.spec.systems import load_system
+from phaze.spec.systems import flat_scenario
 from phaze.spec.values import Count, Positive
 from tests.commands import invoke
 
@@ -71,7 +71,7 @@ def test_the_cluster_is_that_of_the_first_accelerator_that_has_one(chips: str, s
     merged["scenarios"] = {name: one for name, one in study["scenarios"].items() if one}
     settings = load_settings(merged, folder=FOLDER, source="x")
     (own,) = settings.scenarios.values()
-    pod = load_system("tpu-v4-pod")
+    pod = flat_scenario("tpu-v4-pod")
     for name in ("devices", "clock_hz", "hbm_bandwidth_bytes_per_s"):
         assert getattr(own, name) == getattr(pod, name)
 

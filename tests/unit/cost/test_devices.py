@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from phaze.base.errors import PhazeError
@@ -10,7 +11,7 @@ from phaze.commands.answers import estimate_subject, read_architecture, read_sub
 from phaze.cost.kernels import time_kernels
 from phaze.cost.mapper.works import Works
 from phaze.spec.config import load_architecture
-from phaze.spec.systems import load_device, load_system_of
+from phaze.spec.systems import load_device
 
 # Largest FLOP/s of a product of 16-bit matrices m × k × n that a search over shapes has measured (S. Bekman,
 # Machine Learning Engineering, "Maximum Achievable Matmul FLOPS", CUDA 12.1; MI300X: mag-/gpu_benchmark), and
@@ -51,7 +52,6 @@ def test_a_device_is_an_architecture() -> None:
 def test_a_device_may_be_given_by_its_path() -> None:
     by_path = load_architecture("config/devices/a100-80gb.yaml")
     assert by_path == load_architecture("a100-80gb")
-    assert load_system_of("config/devices/a100-80gb.yaml", "paper").clock_hz == 1.41e9
 
 
 def test_an_unknown_architecture_is_answered_with_devices_as_well() -> None:
@@ -64,11 +64,16 @@ def test_an_unknown_architecture_is_answered_with_devices_as_well() -> None:
     assert "grayskull" not in str(error.value)
 
 
-def test_a_device_brings_its_own_clock_and_memory_into_a_cluster() -> None:
-    paper, with_a100 = load_system_of("tpu-v4", "paper"), load_system_of("a100-80gb", "paper")
-    assert (with_a100.clock_hz, with_a100.hbm_bandwidth_bytes_per_s) == (1.41e9, 2.039e12)
-    assert with_a100.network_bandwidth_bytes_per_s == paper.network_bandwidth_bytes_per_s
-    assert paper.clock_hz == 1.05e9
+def test_a_chip_has_its_own_clock_and_memory_in_a_cluster_or_else_those_of_its_device() -> None:
+    subject = read_subject("gpt2", 1024, [1], [8], "paired")
+    first, second = (estimate_subject(subject, "a100-80gb", system, 1e9) for system in ("paper", "h100"))
+    pd.testing.assert_frame_equal(first, second)
+    slow, fast = (estimate_subject(subject, "tpu-v4", system, 1e9) for system in ("paper", "h100"))
+    bound = (slow["limit_all"] == fast["limit_all"]) & (slow["limit_all"] == "compute")
+    clocks = [load_device(name).clock_hz for name in ("tpu-v4-as-built", "h100-80gb")]
+    ratios = slow["latency_all_s"][bound] / fast["latency_all_s"][bound]
+    assert bound.sum() > 1
+    assert ratios.to_numpy() == pytest.approx(clocks[1] / clocks[0])
 
 
 def test_operators_are_estimated_on_a_device_as_on_any_architecture() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from phaze.cost.network.fabric import fabric
 from phaze.map.networks import device_network, units_of
-from phaze.spec.network import Matrix, Torus
+from phaze.spec.network import Torus
 from phaze.spec.system import Cluster, Level
 
 
@@ -47,13 +47,6 @@ def test_devices_of_a_cluster_have_the_bandwidth_of_the_narrowest_level_between_
     for target in range(1, 64):
         seconds = 1e6 / network.bandwidth_bytes_per_s[0, target] + network.latency_s[0, target]
         assert topology.seconds(0, target, 1e6) == pytest.approx(seconds)
-
-
-def test_a_matrix_is_taken_as_it_is_with_the_widest_paths_where_there_is_no_link() -> None:
-    matrix = Matrix(bandwidths_bytes_per_s=((0, 4, 0), (4, 0, 2), (0, 2, 0)), latency_s=1.0)
-    network = device_network(matrix)
-    assert network.bandwidth_bytes_per_s[0, 1:].tolist() == [4, 2]
-    assert network.latency_s[0, 1:].tolist() == [1, 2]
 
 
 def test_units_send_between_devices_in_the_same_place_and_the_slowest_counts() -> None:

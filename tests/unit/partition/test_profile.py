@@ -167,7 +167,6 @@ def test_operators_belong_to_layers() -> None:
     ("microbatch", "system", "sequence", "message"),
     [
         (0, SYSTEM, None, "microbatch: must be > 0, got 0"),
-        (1, "paper", None, "config/systems/paper.yaml: must define a device"),
         (1, SYSTEM, 7, "sequence: 7 must be 1"),
         (1, "no-such", None, "there is no system 'no-such'"),
     ],

@@ -18,7 +18,7 @@ from phaze.spec.files import FOLDER
 from phaze.spec.names import MOST
 from phaze.spec.planning import Clusters
 from phaze.spec.study import ScenarioChoice
-from phaze.spec.system import Cluster, System
+from phaze.spec.system import Cluster, Scenario
 from phaze.spec.systems import load_device
 from phaze.spec.topology import LevelTopology
 from tests.studies import study_settings
@@ -233,7 +233,7 @@ def test_every_place_allows_as_many_devices() -> None:
     cluster = {"device": "a100-80gb", "levels": [{"devices": MOST + 1, "bandwidth_bytes_per_s": 1e9}]}
     level = {"kind": "levels", "levels": [{"devices": MOST + 1, "bandwidth_gib_per_s": 1}]}
     plans = {"devices": [MOST + 1], "memory_gib": [1]}
-    nouns = ((System, {"devices": MOST + 1}), (ScenarioChoice, {"devices": MOST + 1}), (Cluster, cluster),
+    nouns = ((Scenario, {"devices": MOST + 1}), (ScenarioChoice, {"devices": MOST + 1}), (Cluster, cluster),
              (LevelTopology, level), (Clusters, plans))  # fmt: skip
     for noun, fields in nouns:
         with pytest.raises(

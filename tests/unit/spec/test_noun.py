@@ -17,7 +17,7 @@ from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
-from phaze.spec.system import System
+from phaze.spec.system import Scenario
 from phaze.spec.systems import load_device, load_stack
 
 ARGUMENTS = ["TorchCall.arguments", "TorchModule.arguments"]
@@ -31,7 +31,7 @@ LOOSE = (
 
 
 def test_a_noun_is_read_from_plain_data() -> None:
-    assert System.parse({"devices": 4}, "system.yaml").devices == 4
+    assert Scenario.parse({"devices": 4}, "system.yaml").devices == 4
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_noun_is_read_from_plain_data() -> None:
 )
 def test_bad_input_names_file_key_and_value(data: object, message: str) -> None:
     with pytest.raises(PhazeError, match=message):
-        System.parse(data, "system.yaml")
+        Scenario.parse(data, "system.yaml")
 
 
 def test_a_misspelt_key_is_named_and_not_the_one_that_it_stands_for(

@@ -13,10 +13,9 @@ from phaze.plan.machines import load_machine
 from phaze.spec.files import FOLDER
 from phaze.spec.system import Cluster
 from phaze.spec.systems import (
+    flat_scenario,
     load_cluster,
     load_device,
-    load_system,
-    load_system_of,
     runtime_for,
     sized,
     stack_for,
@@ -43,12 +42,12 @@ def test_a_device_by_the_template_has_the_published_peak(name: str) -> None:
 
 def test_a_system_with_levels_is_a_flat_one_for_the_planners_only_with_the_bandwidth_that_is_given() -> None:
     cluster, device = load_cluster("a100-selene")
-    flat = load_system("a100-selene", flat=40e9)
+    flat = flat_scenario("a100-selene", flat=40e9)
     assert flat.devices == cluster.devices
     assert flat.network_bandwidth_bytes_per_s == 40e9
     assert flat.hbm_bandwidth_bytes_per_s == device.hbm_bandwidth_bytes_per_s
     with pytest.raises(PhazeError, match=r"levels with 3e\+11, 2\.5e\+10 bytes/s.*--flat-bandwidth"):
-        load_system("a100-selene")
+        flat_scenario("a100-selene")
 
 
 def test_shares_of_network_cards_are_those_of_numbers_also_in_text() -> None:
@@ -60,15 +59,18 @@ def test_shares_of_network_cards_are_those_of_numbers_also_in_text() -> None:
 
 
 def test_a_system_of_one_level_is_a_flat_one() -> None:
-    assert load_system("tpu-v4").network_bandwidth_bytes_per_s == 300e9
-    assert load_system("paper", flat=1e9).network_bandwidth_bytes_per_s == 1e9
+    """With the all-reduce factor of its shares: 2, and 4 where collectives reach half of what messages do."""
+    pod, paper = flat_scenario("tpu-v4"), flat_scenario("paper", flat=1e9)
+    assert (pod.network_bandwidth_bytes_per_s, pod.all_reduce_factor) == (300e9, 2)
+    assert (paper.network_bandwidth_bytes_per_s, paper.all_reduce_factor) == (1e9, 4)
 
 
-def test_an_architecture_without_a_clock_does_not_run_at_that_of_another_device() -> None:
-    with pytest.raises(PhazeError, match=r"tpu-v4 defines neither clock.*h100 has those of h100-80gb; pass"):
-        load_system_of("tpu-v4", "h100", flat=50e9)
-    system = load_system_of("config/devices/tpu-v4-as-built.yaml", "h100", flat=50e9)
-    assert system.clock_hz == load_device("tpu-v4-as-built").clock_hz
+def test_a_file_of_a_flat_network_says_how_it_is_written_as_a_level(tmp_path: Path) -> None:
+    path = tmp_path / "flat.yaml"
+    path.write_text("devices: 8\nnetwork_bandwidth_bytes_per_s: 1.0e+9\n")
+    for load in (load_cluster, flat_scenario, load_machine):
+        with pytest.raises(PhazeError, match=r"flat\.yaml: network_bandwidth_bytes_per_s: .* give a device"):
+            load(str(path))
 
 
 def test_a_system_without_a_stack_has_that_of_its_device_or_of_megatron_core(

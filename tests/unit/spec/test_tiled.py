@@ -10,7 +10,7 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.plan.machines import load_machine
-from phaze.spec.systems import load_cluster, load_network, load_system, load_tiled
+from phaze.spec.systems import flat_scenario, load_cluster, load_tiled
 
 PEAK_FLOPS = {"wafer": 20 * 256e12, "grayskull": 92e12, "dojo-d1": 25 * 362e12}
 """PALM, Table VI; Tenstorrent; Tesla."""
@@ -61,7 +61,7 @@ def test_grayskull_has_120_cores_between_controllers() -> None:
     assert chip.tiles == 120
 
 
-@pytest.mark.parametrize("load", [load_system, load_cluster, load_network, load_machine])
+@pytest.mark.parametrize("load", [flat_scenario, load_cluster, load_machine])
 def test_tiles_are_refused_where_whole_devices_are_needed(load: object) -> None:
     with pytest.raises(PhazeError, match=r"systems/wafer\.yaml: is a mesh of tiles; plans and runs need a"):
         load("wafer")  # type: ignore[operator]

@@ -195,7 +195,7 @@ def test_the_command_writes_the_table_and_ends_with_the_errors(runs: Path, tmp_p
 
 def test_what_is_wrong_before_the_runs_are_read_is_one_message(runs: Path, tmp_path: Path) -> None:
     for source, system, out, message in (
-        (runs, "paper", "out.csv", "must define a device and network levels"),
+        (runs, "wafer", "out.csv", "is a mesh of tiles"),
         ("none.csv", "a100-selene", "none/a", "is not a folder"),
     ):
         assert_refused(message, "simulate --runs", source, "--system", system, "-o", tmp_path / out)

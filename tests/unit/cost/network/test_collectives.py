@@ -10,12 +10,13 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver
-from phaze.cost.network.fabric import Switches, from_matrix, tree
+from phaze.cost.network.fabric import Switches, tree
 from phaze.cost.network.mesh import TileGrid, Wires, mesh
 from phaze.cost.network.messages import Plan, together
 from phaze.cost.network.network import Collective, Flat, sent_bytes
 from phaze.tiles.placement import ring
 from tests.oracles import layered
+from tests.oracles.full_mesh import full_mesh
 from tests.oracles.layered import ring_s
 
 KINDS = get_args(Collective)
@@ -78,7 +79,7 @@ def test_on_a_ring_of_neighbours_the_time_is_the_closed_form(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_where_every_pair_has_a_link_the_time_is_the_closed_form(kind: Collective) -> None:
-    topology = from_matrix(np.full((6, 6), 8.0), 0.25)
+    topology = full_mesh(np.full((6, 6), 8.0), 0.25)
     assert deliver(topology, collective(kind, range(6), 96.0)).time_s == pytest.approx(
         ring_s(kind, 6, 96.0, 8.0, 0.25), rel=1e-12
     )

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from phaze.base.errors import PhazeError
 from phaze.cost.network import compiled
 from phaze.cost.network.delivery import Delivery, deliver
-from phaze.cost.network.fabric import from_matrix
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires, mesh
 from phaze.cost.network.messages import Message, Plan, then, together
 from phaze.cost.network.topology import Switching, Topology
 from tests.oracles.contention import Carrier, deliver_events
+from tests.oracles.full_mesh import full_mesh
 from tests.oracles.network_machine import sent_by
 
 GRID = TileGrid(3, 3)
@@ -199,7 +199,7 @@ def test_permuting_identical_devices_changes_nothing(seed: int) -> None:
         message._replace(source=int(name[message.source]), target=int(name[message.target]))
         for message in plan
     ]
-    first, second = deliver(from_matrix(matrix, 0.5), plan), deliver(from_matrix(renamed, 0.5), other)
+    first, second = deliver(full_mesh(matrix, 0.5), plan), deliver(full_mesh(renamed, 0.5), other)
     assert np.array_equal(first.arrived_s, second.arrived_s)
     assert np.array_equal(first.received_bytes, second.received_bytes[name])
 

@@ -16,7 +16,7 @@ from phaze.cost.mapper.works import works_of
 from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.device_networks import DeviceNetwork, flat_network
-from phaze.cost.network.fabric import Fabric, from_matrix, network_of
+from phaze.cost.network.fabric import Fabric, network_of
 from phaze.cost.network.mesh import TileGrid, Wires, mesh, torus
 from phaze.cost.network.network import (
     BOTH_DIRECTIONS,
@@ -32,10 +32,10 @@ from phaze.cost.network.network import (
 )
 from phaze.cost.network.topology import Topology
 from phaze.layout import Group, Layout
-from phaze.spec.network import Matrix
-from phaze.spec.system import Cluster, System
+from phaze.spec.system import Cluster, Scenario
 from phaze.spec.systems import load_cluster
 from phaze.tiles.placement import ring
+from tests.oracles.full_mesh import full_mesh
 
 SIZES = np.array([0.0, 1e9])
 NODES = Levels((Tier(8, 300e9), Tier(512, 25e9)))
@@ -148,7 +148,7 @@ def simulated_s(
 
 @pytest.mark.parametrize("kind", COLLECTIVES)
 def test_messages_on_a_flat_network_take_the_closed_form(kind: Collective) -> None:
-    topology = from_matrix(np.full((6, 6), 5e9), 1e-6)
+    topology = full_mesh(np.full((6, 6), 5e9), 1e-6)
     expected = simulated_s(topology, kind, 1e8, list(range(6)), "arrival")
     assert FLAT.seconds(kind, 1e8, Group(6, 1)) == pytest.approx(expected, rel=1e-12)
     assert Fabric(topology).seconds(kind, 1e8, range(6)) == pytest.approx(expected, rel=1e-12)
@@ -166,7 +166,7 @@ def test_messages_around_a_ring_take_the_closed_form(topology: Topology, kind: C
 def test_messages_alone_take_the_closed_form(kind: Collective, order: list[int], ranks: int) -> None:
     """Also for distant members and unequal pairs; with contention, links delay some messages."""
     members = order[:ranks]
-    uneven = from_matrix(UNEVEN.bandwidth_bytes_per_s, UNEVEN.latency_s)
+    uneven = full_mesh(UNEVEN.bandwidth_bytes_per_s, UNEVEN.latency_s)
     for network, topology in ((TORUS, TORUS.topology), (MESH, MESH.topology), (UNEVEN, uneven)):
         alone_s = network.seconds(kind, 1e8, members)
         assert alone_s == pytest.approx(simulated_s(topology, kind, 1e8, members, "none"), rel=1e-12)
@@ -283,7 +283,7 @@ def test_an_all_reduce_over_four_nodes_of_jean_zay_takes_what_was_measured() -> 
 
 
 def test_a_system_says_what_its_network_is() -> None:
-    flat = network_of(System(network_bandwidth_bytes_per_s=1e9, all_reduce_factor=4))
+    flat = network_of(Scenario(network_bandwidth_bytes_per_s=1e9, all_reduce_factor=4))
     assert flat == Flat(1e9, BOTH_DIRECTIONS)
     inner = {"devices": 8, "bandwidth_bytes_per_s": 3e11, "sustained": 0.5}
     outer = {"devices": 64, "bandwidth_bytes_per_s": 1e9}
@@ -293,9 +293,6 @@ def test_a_system_says_what_its_network_is() -> None:
     cards = Cluster.model_validate({"device": "a100", "levels": (inner, shared)})
     assert network_of(cards) == Levels((Tier(8, 1.5e11), Tier(64, 4 * 5e8 / 8)))
     assert Cluster.model_validate(cards.model_dump()) == cards
-    pairs = network_of(Matrix(bandwidths_bytes_per_s=((0, 2, 0), (2, 0, 4), (0, 4, 0)), latency_s=1))
-    assert pairs.seconds("send", 8.0, (0, 1)) == 5
-    assert pairs.seconds("send", 8.0, (0, 2)) == 6  # the widest path, of two links
 
 
 def test_an_all_to_all_on_two_levels_by_hand() -> None:
