@@ -204,7 +204,7 @@ class PlanAnswer(_Shown):
 
         chosen = self.best
         target = runtime or self.runtime or chosen.question.runtime
-        refuse_unwritten(chosen, "plan", target)
+        refuse_unwritten(chosen, f"plan: --for {target}")
         known = ("bridge", *get_args(WrittenRuntime))
         if target not in known:
             raise PhazeError(f"flags: must be one of {', '.join(known)}, got {target}")

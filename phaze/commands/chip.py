@@ -227,13 +227,13 @@ def _space(request: ChipOptions, grid: Mapping[str, object]) -> ArchitectureSpac
 
 def _chips(space: ArchitectureSpace, cluster: Cluster, device: Device, hbm_gib: Sequence[float]) -> Chips:
     """Chips of a space with each HBM capacity; PhazeError if no design is within the area limit."""
-    from phaze.plan.chips import designs_of
+    from phaze.plan.chips import designs_within_area
 
-    within = designs_of(space, cluster, device, hbm_gib)
+    within = designs_within_area(space, cluster, device, hbm_gib)
     if not within:
         grid = space.grid and space.grid.model_copy(update={"minimum_area_share": None})
         every = space.model_copy(update={"area_limit_mm2": 1e6, "grid": grid})
-        areas = designs_of(every, cluster, device, hbm_gib)
+        areas = designs_within_area(every, cluster, device, hbm_gib)
         least, most = (end(design.area_mm2 or inf for design in areas) for end in (min, max))
         share = (space.grid and space.grid.minimum_area_share) or 0.0
         shares = f"{100 * share:.0f} to 100 %"

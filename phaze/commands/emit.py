@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -96,7 +96,7 @@ def emit(request: EmitOptions) -> None:
     from phaze.plan.answer.replay import ReplayedPlan
     from phaze.runtimes.recipe import Recipe
 
-    refuse_unwritten(plan, planned, runtime)
+    refuse_unwritten(plan, f"{planned}: --for {runtime}")
     if request.planner is not None:
         _emit_planner(plan, planned, request.planner, runtime, out)
         return
@@ -165,20 +165,18 @@ def _emit_program(stages: Path, runtime: str, map_file: Path | None, out: Path |
         )
 
 
-def refuse_unwritten(plan: TrainingPlan, planned: Path | str, runtime: str) -> None:
+def refuse_unwritten(plan: TrainingPlan, where: str) -> None:
     """Raise PhazeError if phaze cannot write settings of the plan's runtime: MaxText, or none on a chip."""
     from phaze.runtimes.maxtext import axes_of
 
     if plan.question.runtime == "chip":
         raise PhazeError(
-            f"{planned}: --for {runtime}: is a plan for an architecture, on which no runtime trains",
+            f"{where}: is a plan for an architecture, on which no runtime trains",
             "plan without --architecture",
         )
     if plan.question.runtime == "maxtext":
-        raise PhazeError(
-            f"{planned}: --for {runtime}: plans for maxtext cannot be written; its "
-            f"configuration needs {axes_of(plan.layout)}"
-        )
+        axes = axes_of(plan.layout)
+        raise PhazeError(f"{where}: plans for maxtext cannot be written; its configuration needs {axes}")
 
 
 def emitted(recipe: Recipe, runtime: str, question: AskedPlan) -> Emitted:
@@ -467,11 +465,9 @@ def _compare_flags(file: Path, plan: TrainingPlan, layout: str | None) -> Compar
     from phaze.runtimes.megatron_flags import NAMES
 
     question, machine = plan.question, plan.question.stored_machine()
-    if question.runtime not in get_args(WrittenRuntime):
-        if question.runtime == "chip":
-            raise PhazeError("compare: the plan is for an architecture, on which no runtime trains")
-        message = f"compare: cannot read flags of {question.runtime}"
-        raise PhazeError(message, "give the run as a row of a CSV")
+    if question.runtime == "maxtext":
+        raise PhazeError("compare: cannot read flags of maxtext", "give the run as a row of a CSV")
+    refuse_unwritten(plan, "compare")
     script, routed = _script_options("compare", layout, question.runtime), machine.stack.load.expected
     if question.runtime == "torchtitan":
         run = GivenRun.of_torchtitan(file, question.model, question.devices, routed)

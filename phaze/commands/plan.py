@@ -345,17 +345,12 @@ def _write_page(answers: list[TrainingPlan | UnfitPlan], page: Path, runtime: Ru
 
 def settings_for(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
     """Configuration files for the runtime that will train, or the reason why they cannot be written."""
-    from phaze.commands.emit import emitted
-    from phaze.runtimes.maxtext import axes_of
+    from phaze.commands.emit import emitted, refuse_unwritten
     from phaze.runtimes.recipe import Recipe
 
-    target = runtime or plan.question.runtime
-    if target == "chip":
-        return {}, ["No runtime trains on an architecture, so that there are no settings to write."]
-    if target == "maxtext":
-        return {}, [f"phaze does not write MaxText configurations. This plan needs {axes_of(plan.layout)}."]
     try:
-        output = emitted(Recipe.of(plan), target, plan.question)
+        refuse_unwritten(plan, "settings")
+        output = emitted(Recipe.of(plan), runtime or plan.question.runtime, plan.question)
     except PhazeError as error:
         return {}, [str(error)]
     return output.files, output.notes

@@ -69,7 +69,7 @@ def chips_of(architectures: Sequence[Architecture], device: Device, hbm_gib: Seq
     return tuple(completed(chip, device) for chip in sized)
 
 
-def designs_of(
+def designs_within_area(
     space: ArchitectureSpace,
     cluster: Cluster,
     device: Device,

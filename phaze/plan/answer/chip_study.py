@@ -20,7 +20,7 @@ from phaze.plan.answer.chip_choice import (
 from phaze.plan.answer.chip_designs import plans_on, promising, sizes_of
 from phaze.plan.answer.chip_objectives import ChipGoal
 from phaze.plan.answer.priced import PricedLayout
-from phaze.plan.chips import Chips, chip_machine, designs_of
+from phaze.plan.chips import Chips, chip_machine, designs_within_area
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.chips import ChipSearch
 from phaze.plan.search.planned import PlannedLayout
@@ -89,7 +89,7 @@ class ChipSpace:
         cluster, device = load_cluster(point.system, folder)
         if point.levels is not None:
             cluster = Cluster(device=cluster.device, levels=point.levels)
-        chips = designs_of(point.designs, cluster, device, point.hbm_gib, folder)
+        chips = designs_within_area(point.designs, cluster, device, point.hbm_gib, folder)
         if len(chips) < FEWEST:
             raise PhazeError(
                 f"chips: {search}: designs.area_limit_mm2: {point.designs.area_limit_mm2} leaves "

@@ -202,7 +202,7 @@ def test_a_runtime_without_settings_says_so_instead_of_showing_flags(plans: list
     assert section.title == "Flags"
     (only,) = section.blocks
     assert isinstance(only, Prose)
-    assert only.text.startswith("phaze does not write MaxText configurations.")
+    assert only.text.startswith("settings: plans for maxtext cannot be written; its configuration needs ")
 
 
 def test_chips_to_choose_from_have_a_table_with_the_best_one_marked(plans: list[TrainingPlan]) -> None:
