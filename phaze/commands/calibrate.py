@@ -227,32 +227,15 @@ def _line(fitted: FittedConstant) -> str:
 class MeasureOptions:
     """Options of `phaze measure`: the output, and links or layers instead of kernels."""
 
-    out: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--out",
-            help="CSV for the times, for `phaze calibrate --kernels`; with --links a topology; with "
-            "--layers timings for `phaze plan --planners --layers`.",
-        ),
-    ]
-    links: Annotated[
-        bool,
-        typer.Option(
-            "--links",
-            help="Time messages between all processes of torchrun instead, and fit the latency and bandwidth "
-            "of every link, for `phaze map` and `phaze partition`.",
-        ),
-    ] = False
-    layers: Annotated[
-        str | None,
-        typer.Option(
-            help="Time the layers of this transformer instead, in every configuration that Piper's planner "
-            "may choose on the cluster of --gpus: a name in config/models, or a path. Without a GPU they run "
-            "on the CPU.",
-            metavar="MODEL",
-        ),
-    ] = None
+    out: Annotated[Path, typer.Option("-o", "--out")]
+    """CSV for the times, for `phaze calibrate --kernels`; with --links a topology; with --layers timings for
+    `phaze plan --planners --layers`."""
+    links: bool = False
+    """Time messages between all processes of torchrun instead, and fit the latency and bandwidth of every
+    link, for `phaze map` and `phaze partition`."""
+    layers: Annotated[str | None, typer.Option(metavar="MODEL")] = None
+    """Time the layers of this transformer instead, in every configuration that Piper's planner may choose on
+    the cluster of --gpus: a name in config/models, or a path. Without a GPU they run on the CPU."""
     gpus: options.GpusOption = None
     sequence: options.SequenceOption = None
     global_batch: options.GlobalBatchOption = None

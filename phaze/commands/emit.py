@@ -42,37 +42,16 @@ LayoutOption = Annotated[
 class EmitOptions:
     """Options of `phaze emit`: the plan, the runtime that will train, and the file to write."""
 
-    planned: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PLAN|STAGES",
-            help="Plan written by `phaze plan -o PLAN.json`; for torch the stages of `phaze partition -o`.",
-            callback=options.readable,
-        ),
-    ]
-    runtime: Annotated[options.EmitOption, typer.Option("--for", help="Runtime that will train.")]
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            help="File to write. Default: standard output. Further files go into the same folder.",
-        ),
-    ] = None
-    planner: Annotated[
-        Literal["phaze", "piper"] | None,
-        typer.Option(
-            help="Write the stages of this planner's plan, from a plan with --planners, for torchtitan."
-        ),
-    ] = None
-    map_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--map",
-            help="Mapping of the stages, written by `phaze map -o`; for torch.",
-            callback=options.readable,
-        ),
-    ] = None
+    planned: Annotated[Path, typer.Argument(metavar="PLAN|STAGES", callback=options.readable)]
+    """Plan written by `phaze plan -o PLAN.json`; for torch the stages of `phaze partition -o`."""
+    runtime: Annotated[options.EmitOption, typer.Option("--for")]
+    """Runtime that will train."""
+    out: Annotated[Path | None, typer.Option("-o", "--out")] = None
+    """File to write. Default: standard output. Further files go into the same folder."""
+    planner: Literal["phaze", "piper"] | None = None
+    """Write the stages of this planner's plan, from a plan with --planners, for torchtitan."""
+    map_file: Annotated[Path | None, typer.Option("--map", callback=options.readable)] = None
+    """Mapping of the stages, written by `phaze map -o`; for torch."""
 
 
 @options.takes(EmitOptions)
@@ -207,50 +186,26 @@ def emitted(recipe: Recipe, runtime: str, question: AskedPlan) -> Emitted:
 class ReadOptions:
     """Options of `phaze read`: the run's flags or configuration, its runtime and its cluster."""
 
-    flags: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FLAGS",
-            help="Flags, script, YAML or log of Megatron-LM; configuration or job file of torchtitan; "
-            "DeepSpeed's JSON.",
-            callback=options.readable,
-        ),
-    ]
-    runtime: Annotated[WrittenRuntime, typer.Option("--for", help="Runtime of the run.")]
+    flags: Annotated[Path, typer.Argument(metavar="FLAGS", callback=options.readable)]
+    """Flags, script, YAML or log of Megatron-LM; configuration or job file of torchtitan; DeepSpeed's JSON.
+    """
+    runtime: Annotated[WrittenRuntime, typer.Option("--for")]
+    """Runtime of the run."""
     gpus: options.GpusOption = None
     system: options.LevelsOption = None
-    devices: Annotated[
-        int | None,
-        typer.Option(help="Number of devices. Default: the number in torchrun's arguments.", min=1),
-    ] = None
+    devices: Annotated[int | None, typer.Option(min=1)] = None
+    """Number of devices. Default: the number in torchrun's arguments."""
     nodes: options.NodesOption = None
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", "-m", help="Model, for torchtitan and DeepSpeed, whose files do not name it."
-        ),
-    ] = None
+    model: Annotated[str | None, typer.Option("--model", "-m")] = None
+    """Model, for torchtitan and DeepSpeed, whose files do not name it."""
     layout: LayoutOption = None
-    stack: Annotated[
-        str | None,
-        typer.Option(
-            help="Software stack: a name in config/stacks, or a path. Default: the system's.",
-            callback=options.known_stack,
-        ),
-    ] = None
-    vocab: Annotated[
-        int | None,
-        typer.Option(help="Vocabulary size, if Megatron-LM's flags have no --vocab-size.", min=1, max=2**31),
-    ] = None
+    stack: Annotated[str | None, typer.Option(callback=options.known_stack)] = None
+    """Software stack: a name in config/stacks, or a path. Default: the system's."""
+    vocab: Annotated[int | None, typer.Option(min=1, max=2**31)] = None
+    """Vocabulary size, if Megatron-LM's flags have no --vocab-size."""
     as_json: options.JsonOption = False
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            help="CSV for the run as one row, for `phaze compare`. Its model is written next to it.",
-        ),
-    ] = None
+    out: Annotated[Path | None, typer.Option("-o", "--out")] = None
+    """CSV for the run as one row, for `phaze compare`. Its model is written next to it."""
 
 
 @options.takes(ReadOptions)

@@ -28,66 +28,35 @@ class MapOptions:
     """Options of `phaze map`: stages, network and search settings."""
 
     context: typer.Context
-    stages: Annotated[
-        Path,
-        typer.Argument(
-            help="Stages written by `phaze partition`, or a plan of `phaze plan -o` or `phaze place -o`."
-        ),
-    ]
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            help="Network: a topology of config/topologies, or a matrix or graph of bandwidths (.csv, "
-            ".json or .graphml). Default for a plan of `phaze plan`: its own system."
-        ),
-    ] = None
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File for the mapping. Default: print a summary.")
-    ] = None
-    instantiation: Annotated[
-        InstantiationChoice,
-        typer.Option(
-            help="Stage time that the search minimises: messages (p2p), all-reduce, or both (exact). "
-            "auto: messages or all-reduce, whichever moves more bytes. authors: the better result "
-            "of these two. ensemble: all three and a local search; the shortest step wins."
-        ),
-    ] = "ensemble"
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**62)] = 0
-    heuristics: Annotated[
-        bool, typer.Option(help="Allow CS and p2p map as the answer, and as starting bounds of the searches.")
-    ] = True
-    tries: Annotated[
-        int, typer.Option(help="Devices tried for one target time before it is given up.", min=1, max=2**62)
-    ] = 4_000_000
-    steps: Annotated[
-        int, typer.Option(help="Steps of every chain of the local search.", min=0, max=2**40)
-    ] = 1_000_000
-    time_limit_s: Annotated[
-        float,
-        typer.Option(
-            "--time-limit",
-            help="Time limit of the whole command in seconds. With a limit, results may differ from "
-            "run to run and bounds are looser. Default: none.",
-            min=0,
-        ),
-    ] = math.inf
-    memory_gib_per_s: Annotated[
-        float,
-        typer.Option(
-            help="Memory bandwidth of the optimizer update in GiB/s. Default: the update takes no time.",
-            min=1e-9,
-        ),
-    ] = math.inf
-    times: Annotated[Path | None, typer.Option(help="File for the seconds spent by every method (JSON).")] = (
-        None
-    )
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            help="Picture of the mapping next to CS and p2p map (.svg, .png or .pdf): bandwidths, with "
-            "devices in the order of replicas and stages."
-        ),
-    ] = None
+    stages: Annotated[Path, typer.Argument()]
+    """Stages written by `phaze partition`, or a plan of `phaze plan -o` or `phaze place -o`."""
+    topology: str | None = None
+    """Network: a topology of config/topologies, or a matrix or graph of bandwidths (.csv, .json or .graphml).
+    Default for a plan of `phaze plan`: its own system."""
+    out: Annotated[Path | None, typer.Option("-o", "--out")] = None
+    """File for the mapping. Default: print a summary."""
+    instantiation: InstantiationChoice = "ensemble"
+    """Stage time that the search minimises: messages (p2p), all-reduce, or both (exact). auto: messages or
+    all-reduce, whichever moves more bytes. authors: the better result of these two. ensemble: all three
+    and a local search; the shortest step wins."""
+    seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0
+    """Seed of all random numbers."""
+    heuristics: Annotated[bool, typer.Option("--heuristics/--no-heuristics")] = True
+    """Allow CS and p2p map as the answer, and as starting bounds of the searches."""
+    tries: Annotated[int, typer.Option(min=1, max=2**62)] = 4000000
+    """Devices tried for one target time before it is given up."""
+    steps: Annotated[int, typer.Option(min=0, max=2**40)] = 1000000
+    """Steps of every chain of the local search."""
+    time_limit_s: Annotated[float, typer.Option("--time-limit", min=0)] = math.inf
+    """Time limit of the whole command in seconds. With a limit, results may differ from run to run and bounds
+    are looser. Default: none."""
+    memory_gib_per_s: Annotated[float, typer.Option(min=1e-09)] = math.inf
+    """Memory bandwidth of the optimizer update in GiB/s. Default: the update takes no time."""
+    times: Path | None = None
+    """File for the seconds spent by every method (JSON)."""
+    picture: Path | None = None
+    """Picture of the mapping next to CS and p2p map (.svg, .png or .pdf): bandwidths, with devices in the
+    order of replicas and stages."""
     as_json: options.JsonOption = False
 
 

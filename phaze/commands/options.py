@@ -9,10 +9,10 @@ from decimal import Decimal
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
-from typer.models import OptionInfo
+from typer.models import OptionInfo, ParameterInfo
 
 from phaze.base.errors import PhazeError
 from phaze.commands import completion
@@ -427,25 +427,26 @@ def description_of(hint: object) -> Described | None:
 
 
 def _with_option(hint: object, flags: tuple[str, ...], panel: str | None) -> object:
-    """Annotation of a command's parameter: a described field gets the option that its description implies.
-
-    The option stands in a panel of the help.
-    """
-    described = description_of(hint)
-    if described is None:
-        kind, *metadata = get_args(hint) or (hint,)
-        option = next((part for part in metadata if isinstance(part, OptionInfo)), None)
-        if option is None or panel is None:
-            return hint
-        option = copy(option)  # several commands share it
+    """Annotation of a command's parameter, with the option that a field implies and the panel of its help."""
+    if hint is typer.Context:
+        return hint
+    kind, *metadata = parts_of(hint)
+    # Several commands share an option.
+    option = copy(next((part for part in metadata if isinstance(part, ParameterInfo)), typer.Option()))
+    if described := description_of(hint):
+        parser = parser_of(described)
+        option.help, option.min, option.parser = described.text, described.least, parser
+        option.metavar = "N" if parser else None
+    if isinstance(option, OptionInfo):
+        if option.default is ...:  # Typer reads the first name of an option as its default
+            option.param_decls = flags
         option.rich_help_panel = panel
-        return Annotated[kind, option]
-    kind, parser = get_args(hint)[0], parser_of(described)
-    option = typer.Option(
-        *flags, help=described.text, min=described.least,
-        parser=parser, metavar="N" if parser else None, rich_help_panel=panel,
-    )  # fmt: skip
     return Annotated[kind, option]
+
+
+def parts_of(hint: object) -> tuple[object, ...]:
+    """Type of an annotation, then what it is annotated with."""
+    return get_args(hint) if get_origin(hint) is Annotated else (hint,)
 
 
 def parser_of(described: Described) -> Callable[[str | float], float] | None:
@@ -458,7 +459,8 @@ def takes(
 ) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
     """Decorator: turn a function of one dataclass into a command with an argument or option for each field.
 
-    In help, options of a class precede those of its base classes, and stand in the panel of their class.
+    The docstring of a field is the text of its option (`Verb`). In help, options of a class precede those of
+    its base classes, and stand in the panel of their class.
     """
     names, hints = _flags(noun), get_type_hints(noun, include_extras=True)
     # Fields of a dataclass begin with those of its base classes; help is clearer the other way round.
@@ -476,6 +478,7 @@ def takes(
         def command(**values: object) -> None:
             run(noun(**values))
 
+        command.noun = noun  # type: ignore[attr-defined]
         # Typer reads the parameters of a command from its signature, not from the dataclass.
         command.__annotations__ = hints
         command.__signature__ = Signature([  # type: ignore[attr-defined]

@@ -41,67 +41,32 @@ Flow = Literal["full", "paper"]
 class FlowOptions:
     """Options for the device, the links and the partitioning flow."""
 
-    hyper_operators: Annotated[
-        int | None,
-        typer.Option(
-            "--hyper-operators",
-            "-k",
-            help="Number of clusters of operators, K. Default: the model's, else 4 S and at least 48.",
-            min=1,
-        ),
-    ] = None
-    microbatch: Annotated[
-        int | None, typer.Option(help="Samples in a microbatch, for a model. Default: 1.", min=1, max=MOST)
-    ] = None
-    microbatches: Annotated[
-        int, typer.Option(help="Microbatches in a step, per replica (MB).", min=1, max=MOST)
-    ] = 4
-    memory_gib: Annotated[
-        float | None, typer.Option(help="Memory of a device in GiB. Default: unlimited.")
-    ] = None
-    bandwidth_gbps: Annotated[
-        float, typer.Option(help="Bandwidth between any two devices, 10^9 bytes/s.")
-    ] = 10.0
-    recompute: Annotated[
-        bool, typer.Option(help="Recompute the forward pass in the backward pass, or keep its activations.")
-    ] = True
-    flow: Annotated[
-        Flow,
-        typer.Option(
-            help="paper: clustering, dynamic program and refinement only. full: continue towards the lower "
-            "bound."
-        ),
-    ] = "full"
-    slack: Annotated[
-        float,
-        typer.Option(
-            help="Allowed slowdown of the slowest stage, if the step gets faster: 0.5 is 50 %.", min=0
-        ),
-    ] = 0.02
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="System whose device runs the model. Default: titan-v-ethernet.",
-            autocompletion=completion.systems,
-        ),
-    ] = None
-    sequence: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens in a sample, for a model. Default: 8192, or its longest sequence if shorter.",
-            parser=options.count,
-            metavar="N",
-        ),
-    ] = None
-    baselines: Annotated[
-        bool,
-        typer.Option(
-            "--baselines",
-            help="Compare with PipeDream, with one topological order, and with Piper and Phaze on layers.",
-        ),
-    ] = False
-    graph_out: Annotated[Path | None, typer.Option(help="File for the graph of operators.")] = None
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the stages.")] = None
+    hyper_operators: Annotated[int | None, typer.Option("--hyper-operators", "-k", min=1)] = None
+    """Number of clusters of operators, K. Default: the model's, else 4 S and at least 48."""
+    microbatch: Annotated[int | None, typer.Option(min=1, max=MOST)] = None
+    """Samples in a microbatch, for a model. Default: 1."""
+    microbatches: Annotated[int, typer.Option(min=1, max=MOST)] = 4
+    """Microbatches in a step, per replica (MB)."""
+    memory_gib: float | None = None
+    """Memory of a device in GiB. Default: unlimited."""
+    bandwidth_gbps: float = 10.0
+    """Bandwidth between any two devices, 10^9 bytes/s."""
+    recompute: Annotated[bool, typer.Option("--recompute/--no-recompute")] = True
+    """Recompute the forward pass in the backward pass, or keep its activations."""
+    flow: Flow = "full"
+    """paper: clustering, dynamic program and refinement only. full: continue towards the lower bound."""
+    slack: Annotated[float, typer.Option(min=0)] = 0.02
+    """Allowed slowdown of the slowest stage, if the step gets faster: 0.5 is 50 %."""
+    system: Annotated[str | None, typer.Option(autocompletion=completion.systems)] = None
+    """System whose device runs the model. Default: titan-v-ethernet."""
+    sequence: Annotated[int | None, typer.Option(parser=options.count, metavar="N")] = None
+    """Tokens in a sample, for a model. Default: 8192, or its longest sequence if shorter."""
+    baselines: bool = False
+    """Compare with PipeDream, with one topological order, and with Piper and Phaze on layers."""
+    graph_out: Path | None = None
+    """File for the graph of operators."""
+    out: Annotated[Path | None, typer.Option("-o", "--out")] = None
+    """File for the stages."""
     as_json: options.JsonOption = False
 
 
@@ -109,39 +74,21 @@ class FlowOptions:
 class PartitionOptions(FlowOptions):
     """Options of `phaze partition`: operator graph, number of stages, and devices."""
 
-    graph: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL|GRAPH.json",
-            help="Model: a name in config/models, or a path of a spec or of a graph of operators "
-            "(JSON; see config/formats.md).",
-            autocompletion=completion.models,
-        ),
-    ]
-    stages: Annotated[
-        int | None,
-        typer.Option(help="Number of stages, S. Default: the best one for --devices.", min=1, max=MOST),
-    ] = None
-    replicas: Annotated[
-        int | None,
-        typer.Option(
-            help="Replicas of every stage, R. Default with --devices: the best one.", min=1, max=MOST
-        ),
-    ] = None
+    graph: Annotated[str, typer.Argument(metavar="MODEL|GRAPH.json", autocompletion=completion.models)]
+    """Model: a name in config/models, or a path of a spec or of a graph of operators (JSON; see
+    config/formats.md)."""
+    stages: Annotated[int | None, typer.Option(min=1, max=MOST)] = None
+    """Number of stages, S. Default: the best one for --devices."""
+    replicas: Annotated[int | None, typer.Option(min=1, max=MOST)] = None
+    """Replicas of every stage, R. Default with --devices: the best one."""
     gpus: options.GpusOption = None
-    devices: Annotated[
-        int | None, typer.Option(help="Total number of devices, S R; S and R are searched.", min=1, max=MOST)
-    ] = None
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            help="Network of the devices, as for `phaze map`: stages, replicas and mapping are then chosen "
-            "together, for all its devices unless --devices says fewer."
-        ),
-    ] = None
-    map_out: Annotated[
-        Path | None, typer.Option(help="File for the mapping of the stages, with --topology.")
-    ] = None
+    devices: Annotated[int | None, typer.Option(min=1, max=MOST)] = None
+    """Total number of devices, S R; S and R are searched."""
+    topology: str | None = None
+    """Network of the devices, as for `phaze map`: stages, replicas and mapping are then chosen together, for
+    all its devices unless --devices says fewer."""
+    map_out: Path | None = None
+    """File for the mapping of the stages, with --topology."""
 
 
 @options.takes(PartitionOptions)

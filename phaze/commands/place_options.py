@@ -22,33 +22,20 @@ class PlaceOptions(QuestionOptions, LayoutSearchOptions, RunFields, AnswerOption
     """Options of `phaze place`: a model and its cluster, or an instance file and its planner."""
 
     context: typer.Context
-    instance: Annotated[
-        Path | None,
-        typer.Argument(help="Instance file: the JSON of the planner's authors; see config/formats.md."),
-    ] = None
-    planner: Annotated[Literal["phaze", "piper"], typer.Option(help="Planner for the instance file.")] = (
-        "phaze"
-    )
+    instance: Annotated[Path | None, typer.Argument()] = None
+    """Instance file: the JSON of the planner's authors; see config/formats.md."""
+    planner: Literal["phaze", "piper"] = "phaze"
+    """Planner for the instance file."""
     model: Annotated[str | None, options.MODEL] = None
     gpus: options.GpusOption = None
     system: options.LevelsOption = None
     architecture: Annotated[
-        str | None,
-        typer.Option(
-            "--architecture",
-            "-a",
-            help="Chips: a name in config/architectures or config/devices, or a path; several are separated "
-            "by commas. Default: the system's device.",
-            autocompletion=completion.chips,
-        ),
+        str | None, typer.Option("--architecture", "-a", autocompletion=completion.chips)
     ] = None
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=A,B",
-            help="Values of a key of the architectures to compare, such as num_tc=4,8; at most two keys.",
-        ),
-    ] = None
+    """Chips: a name in config/architectures or config/devices, or a path; several are separated by commas.
+    Default: the system's device."""
+    sweep: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B")] = None
+    """Values of a key of the architectures to compare, such as num_tc=4,8; at most two keys."""
 
     @property
     def cluster(self) -> str | None:

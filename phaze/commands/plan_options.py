@@ -21,35 +21,19 @@ class QuestionOptions:
 
     global_batch: options.PlannedBatchOption = None
     batch_tokens: options.BatchTokensOption = None
-    devices: Annotated[
-        str | None,
-        typer.Option(help="Number of devices, or several separated by commas. Default: the system's."),
-    ] = None
+    devices: str | None = None
+    """Number of devices, or several separated by commas. Default: the system's."""
     nodes: options.NodesOption = None
     sequence: options.SequenceOption = None
     precision: Annotated[
-        str,
-        typer.Option(
-            "--precision",
-            "--compute",
-            help="Precision of GEMMs with the blocks' weights: bf16, fp8, fp8-cs, fp8-block, mxfp8 or nvfp4.",
-            parser=options.compute,
-            metavar="NAME",
-        ),
+        str, typer.Option("--precision", "--compute", parser=options.compute, metavar="NAME")
     ] = PRECISION
-    load: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens dispatched to the experts of the busiest rank: natural, balanced, a factor over "
-            "balanced, power_law_x or max_vio_x. Default: the software stack's.",
-            parser=options.load,
-            metavar="LOAD",
-        ),
-    ] = None
-    lora: Annotated[
-        int | None,
-        typer.Option(help="Train only LoRA adapters of this rank. Default: train all weights.", min=1),
-    ] = None
+    """Precision of GEMMs with the blocks' weights: bf16, fp8, fp8-cs, fp8-block, mxfp8 or nvfp4."""
+    load: Annotated[str | None, typer.Option(parser=options.load, metavar="LOAD")] = None
+    """Tokens dispatched to the experts of the busiest rank: natural, balanced, a factor over balanced,
+    power_law_x or max_vio_x. Default: the software stack's."""
+    lora: Annotated[int | None, typer.Option(min=1)] = None
+    """Train only LoRA adapters of this rank. Default: train all weights."""
     set_values: options.SetOption = None
 
 
@@ -57,101 +41,57 @@ class QuestionOptions:
 class LayoutSearchOptions:
     """Options for the layouts to search, and for the search itself."""
 
-    top: Annotated[int, typer.Option(help="Number of rows of the ranked table.", min=1, max=1000)] = 5
-    rank: Annotated[
-        Literal[Rank, "robust"],
-        typer.Option(
-            help="Time that ranks layouts: prudent (credits only measured overlap) or expected; or robust, "
-            "the least regret if overlap or the load of experts is not as assumed."
-        ),
-    ] = RANK
-    fix: Annotated[str | None, typer.Option(help="Fix fields of the layout, such as tp=8,pp=16.")] = None
-    explain: Annotated[
-        str | None,
-        typer.Option(
-            help="Explain other values of fields, such as tp=4: the time that they lose, or why no such "
-            "plan fits."
-        ),
-    ] = None
-    gap: Annotated[
-        float,
-        typer.Option(
-            help="Stop when the plan is proven within this share of the fastest step; 0 proves optimality.",
-            min=0,
-            max=0.5,
-        ),
-    ] = GAP
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="Time limit of the search: answer with the best plan so far and its gap, as after Ctrl-C. "
-            "Default: until the gap is closed.",
-            metavar="N",
-        ),
-    ] = None
-    fewest: Annotated[
-        bool, typer.Option("--fewest", help="Plan on the fewest whole nodes on which the model fits.")
-    ] = False
+    top: Annotated[int, typer.Option(min=1, max=1000)] = 5
+    """Number of rows of the ranked table."""
+    rank: Literal[Rank, "robust"] = RANK
+    """Time that ranks layouts: prudent (credits only measured overlap) or expected; or robust, the least
+    regret if overlap or the load of experts is not as assumed."""
+    fix: str | None = None
+    """Fix fields of the layout, such as tp=8,pp=16."""
+    explain: str | None = None
+    """Explain other values of fields, such as tp=4: the time that they lose, or why no such plan fits."""
+    gap: Annotated[float, typer.Option(min=0, max=0.5)] = GAP
+    """Stop when the plan is proven within this share of the fastest step; 0 proves optimality."""
+    seconds: Annotated[float | None, typer.Option(metavar="N")] = None
+    """Time limit of the search: answer with the best plan so far and its gap, as after Ctrl-C. Default: until
+    the gap is closed."""
+    fewest: bool = False
+    """Plan on the fewest whole nodes on which the model fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
     """Options for the parts of the answer and the output files."""
 
-    measure_first: Annotated[
-        bool,
-        typer.Option(
-            "--measure-first",
-            help="Add the plans whose measurement would decide, and what each outcome says.",
-        ),
-    ] = False
-    evidence: Annotated[
-        bool, typer.Option("--evidence", help="Add the measured runs that are most similar to the plan.")
-    ] = False
-    why: Annotated[
-        bool, typer.Option("--why", help="Add time and memory by part, the exclusions and the assumptions.")
-    ] = False
+    measure_first: bool = False
+    """Add the plans whose measurement would decide, and what each outcome says."""
+    evidence: bool = False
+    """Add the measured runs that are most similar to the plan."""
+    why: bool = False
+    """Add time and memory by part, the exclusions and the assumptions."""
     as_json: options.JsonOption = False
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan (JSON).")] = None
-    page: Annotated[
-        Path | None, typer.Option(help="Page of the answer (.html): layouts, charts and flags, in one file.")
-    ] = None
+    out: Annotated[Path | None, typer.Option("-o", "--out")] = None
+    """File for the plan (JSON)."""
+    page: Path | None = None
+    """Page of the answer (.html): layouts, charts and flags, in one file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannersOptions:
     """Options for plans of planners from the literature, and for the input of Piper's planner."""
 
-    planners: Annotated[
-        bool,
-        typer.Option(
-            "--planners",
-            help="Add the plans of Phaze's and Piper's planners. Takes minutes for 1,000 devices.",
-        ),
-    ] = False
-    layers: Annotated[
-        Path | None,
-        typer.Option(
-            help="Piper: CSV of measured layers: layer, microbatch, t, recompute, kind, forward_s, "
-            "backward_s, bytes. Default: the cost model's layers.",
-            callback=options.readable,
-        ),
-    ] = None
-    write_layers: Annotated[
-        Path | None, typer.Option(help="Piper: CSV for the layers that it plans with, as for --layers.")
-    ] = None
-    write_input: Annotated[
-        Path | None,
-        typer.Option(help="Piper: JSON for its input, as `phaze place --planner piper` reads it."),
-    ] = None
-    table: Annotated[
-        bool,
-        typer.Option(
-            "--table",
-            help="Piper: write to -o, instead of the plan, its times for all numbers of devices and sums of "
-            "data-parallel degrees (CSV).",
-        ),
-    ] = False
+    planners: bool = False
+    """Add the plans of Phaze's and Piper's planners. Takes minutes for 1,000 devices."""
+    layers: Annotated[Path | None, typer.Option(callback=options.readable)] = None
+    """Piper: CSV of measured layers: layer, microbatch, t, recompute, kind, forward_s, backward_s, bytes.
+    Default: the cost model's layers."""
+    write_layers: Path | None = None
+    """Piper: CSV for the layers that it plans with, as for --layers."""
+    write_input: Path | None = None
+    """Piper: JSON for its input, as `phaze place --planner piper` reads it."""
+    table: bool = False
+    """Piper: write to -o, instead of the plan, its times for all numbers of devices and sums of data-parallel
+    degrees (CSV)."""
 
     def check(self, out: Path | None, sizes: int) -> None:
         """Raise PhazeError for options that need others; `sizes` is the number of device counts."""
@@ -177,29 +117,17 @@ class PlanOptions(QuestionOptions, LayoutSearchOptions, RunFields, AnswerOptions
     gpus: options.GpusOption = None
     system: options.LevelsOption = None
     architecture: Annotated[
-        str | None,
-        typer.Option(
-            "--architecture",
-            "-a",
-            help="Plan on chips of an architecture instead of the system's device, without a runtime: a name "
-            "in config/architectures or config/devices, or a path. Of several (A,B, or a file with a grid "
-            "and an area limit) the best one is chosen.",
-            autocompletion=completion.chips,
-        ),
+        str | None, typer.Option("--architecture", "-a", autocompletion=completion.chips)
     ] = None
-    runtime: Annotated[
-        RuntimeOption | None,
-        typer.Option(help="Runtime that will train. Default: megatron, or maxtext on TPUs."),
-    ] = None
+    """Plan on chips of an architecture instead of the system's device, without a runtime: a name in
+    config/architectures or config/devices, or a path. Of several (A,B, or a file with a grid and an area
+    limit) the best one is chosen."""
+    runtime: RuntimeOption | None = None
+    """Runtime that will train. Default: megatron, or maxtext on TPUs."""
     stack: Annotated[
-        str | None,
-        typer.Option(
-            help="Software stack: a name in config/stacks, or a path. Default: the system's for this "
-            "runtime.",
-            callback=options.known_stack,
-            autocompletion=completion.stacks,
-        ),
+        str | None, typer.Option(callback=options.known_stack, autocompletion=completion.stacks)
     ] = None
+    """Software stack: a name in config/stacks, or a path. Default: the system's for this runtime."""
 
 
 PANELS = {

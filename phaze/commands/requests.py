@@ -45,7 +45,7 @@ def _checked(verb: str, name: str, hint: object, value: object) -> object:
     """Value of an option as the command line would parse it; BadParameter or PhazeError if not allowed."""
     if value is None:
         return None
-    described, (kind, *metadata) = options.description_of(hint), get_args(hint) or (hint,)
+    described, (kind, *metadata) = options.description_of(hint), options.parts_of(hint)
     option = next((part for part in metadata if isinstance(part, ParameterInfo)), None)
     parser = option.parser if option else options.parser_of(described) if described else None
     if parser is options.whole_numbers:

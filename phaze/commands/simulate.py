@@ -28,32 +28,19 @@ class SimulateOptions:
     """Options of `phaze simulate`: plan or runs, cluster, and output files."""
 
     context: typer.Context
-    placement: Annotated[
-        Path | None,
-        typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o` or `phaze place -o`."),
-    ] = None
-    runs: Annotated[
-        Path | None, typer.Option("--runs", help="CSV of training runs, one per row; see config/formats.md.")
-    ] = None
+    placement: Annotated[Path | None, typer.Argument(metavar="PLAN")] = None
+    """Plan written by `phaze plan -o` or `phaze place -o`."""
+    runs: Path | None = None
+    """CSV of training runs, one per row; see config/formats.md."""
     gpus: options.GpusOption = None
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="System: a name in config/systems, or a path. With --runs it must have a device and "
-            "network levels.",
-            autocompletion=completion.systems,
-        ),
-    ] = None
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="CSV for the runs with their predictions; --runs needs it."),
-    ] = None
-    trace: Annotated[
-        Path | None, typer.Option(help="File for a trace of the plan, for Perfetto or chrome://tracing.")
-    ] = None
-    picture: Annotated[
-        Path | None, typer.Option(help="Picture of the plan's pipeline over time (.svg, .png or .pdf).")
-    ] = None
+    system: Annotated[str | None, typer.Option(autocompletion=completion.systems)] = None
+    """System: a name in config/systems, or a path. With --runs it must have a device and network levels."""
+    out: Annotated[Path | None, typer.Option("-o", "--out")] = None
+    """CSV for the runs with their predictions; --runs needs it."""
+    trace: Path | None = None
+    """File for a trace of the plan, for Perfetto or chrome://tracing."""
+    picture: Path | None = None
+    """Picture of the plan's pipeline over time (.svg, .png or .pdf)."""
     as_json: options.JsonOption = False
 
 

@@ -90,13 +90,8 @@ class OnArchitecture(options.WorkloadOptions, options.ArchitectureOptions):
 class EstimateOptions(OnArchitecture):
     """Options of `phaze estimate`: a model on an architecture, and the sort column."""
 
-    sort: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Sort by a column of the table or a key of --json: largest numbers first, text from A to Z.",
-        ),
-    ] = None
+    sort: Annotated[str | None, typer.Option(metavar="COLUMN")] = None
+    """Sort by a column of the table or a key of --json: largest numbers first, text from A to Z."""
 
 
 @options.takes(EstimateOptions)
@@ -130,19 +125,12 @@ def estimate(request: EstimateOptions) -> None:
 class ScheduleOptions(OnArchitecture):
     """Options of `phaze schedule`: a model on an architecture, and the table to print."""
 
-    operators: Annotated[bool, typer.Option(help="Print every operator instead of layers.")] = False
-    formulation: Annotated[
-        Literal["sparse", "paper"],
-        typer.Option(
-            help="Integer program: reduced, where bounds leave a gap, or the Phaze paper's, always."
-        ),
-    ] = "sparse"
-    solver: Annotated[
-        Literal["glpk", "highs"] | None,
-        typer.Option(
-            help="Solver of integer programs. Default: GLPK, then HiGHS where GLPK finds no proof in time."
-        ),
-    ] = None
+    operators: Annotated[bool, typer.Option("--operators/--no-operators")] = False
+    """Print every operator instead of layers."""
+    formulation: Literal["sparse", "paper"] = "sparse"
+    """Integer program: reduced, where bounds leave a gap, or the Phaze paper's, always."""
+    solver: Literal["glpk", "highs"] | None = None
+    """Solver of integer programs. Default: GLPK, then HiGHS where GLPK finds no proof in time."""
 
     def settings(self) -> ScheduleSettings:
         """Settings of the scheduling stage; PhazeError if the solver is not installed."""

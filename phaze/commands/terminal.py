@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from phaze.base.docstrings import documentation_of
 from phaze.base.printed import PIPED, EscapedStream, printable, shortened, wrapped
 
 if TYPE_CHECKING:
@@ -109,10 +110,14 @@ def _styled(shown: TyperCommand | TyperGroup, least: int) -> Iterator[None]:
 
 
 class Verb(TyperCommand):
-    """Command whose help fits the terminal, and groups the options even in plain text."""
+    """Command whose help fits the terminal, and groups the options even in plain text.
+
+    An option without a text has that of the field from which it is made (`options.takes`).
+    """
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # Typer's own types are private
         """Write the help of the command."""
+        self._describe()
         with _styled(self, PANELS[TyperCommand]):
             super().format_help(ctx, formatter)
 
@@ -128,6 +133,18 @@ class Verb(TyperCommand):
         for title in sorted(panels, key="Options".__eq__):
             with formatter.section(title):
                 formatter.write_dl(panels[title])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:  # noqa: ANN401
+        """Completions of options, with their texts, and of arguments."""
+        self._describe()
+        return super().shell_complete(ctx, incomplete)
+
+    def _describe(self) -> None:
+        noun = getattr(self.callback, "noun", None)
+        texts = {} if noun is None else documentation_of(noun)
+        for parameter in self.params:
+            if not getattr(parameter, "help", None):
+                vars(parameter)["help"] = " ".join(texts.get(parameter.name or "", "").split())
 
 
 class Verbs(TyperGroup):

@@ -62,25 +62,16 @@ class TilesOptions:
 
     context: typer.Context
     model: options.ModelOption
-    system: Annotated[
-        str,
-        typer.Option(
-            help="System of tiles, or a cluster whose devices are the tiles: a name in config/systems, or a "
-            "path.",
-            callback=options.known_system,
-            autocompletion=completion.systems,
-        ),
-    ] = "wafer"
-    trace: Annotated[
-        Path | None, typer.Option(help="File for a trace of the step, for Perfetto or chrome://tracing.")
-    ] = None
-    page: Annotated[
-        Path | None,
-        typer.Option(help="Page of the step (.html): map of the tiles, timeline, memory and DRAM ports."),
-    ] = None
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder for the tables of runs, jobs and links (CSV).")
-    ] = None
+    system: Annotated[str, typer.Option(callback=options.known_system, autocompletion=completion.systems)] = (
+        "wafer"
+    )
+    """System of tiles, or a cluster whose devices are the tiles: a name in config/systems, or a path."""
+    trace: Path | None = None
+    """File for a trace of the step, for Perfetto or chrome://tracing."""
+    page: Path | None = None
+    """Page of the step (.html): map of the tiles, timeline, memory and DRAM ports."""
+    out: Annotated[Path | None, typer.Option("-o", "--out")] = None
+    """Folder for the tables of runs, jobs and links (CSV)."""
     as_json: options.JsonOption = False
 
 

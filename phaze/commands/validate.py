@@ -50,65 +50,28 @@ REPEATS_SHOWN = {"runs": "{:.0f}", "groups": "{:.0f}", "deviation": "{:.1%}"}
 class ValidateOptions:
     """Options of `phaze validate`: measured runs or kernels, the comparison to show, and output files."""
 
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="CSV of measured runs, as for simulate --runs. Default: the published runs of "
-            "config/measured."
-        ),
-    ] = None
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="System of runs that do not name one: a name in config/systems, or a path.",
-            autocompletion=completion.systems,
-        ),
-    ] = None
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="CSV for all runs, with predictions next to measurements."),
-    ] = None
-    errors: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV for the ratios of measured and predicted times, from which intervals are "
-            "computed (config/errors.csv)."
-        ),
-    ] = None
-    part: Annotated[
-        str | None,
-        typer.Option(
-            help="Compare predicted with measured kernel times: products, experts, attention or "
-            "collectives. FILES are then tables of kernels; see config/formats.md."
-        ),
-    ] = None
-    leave_out: Annotated[
-        str | None,
-        typer.Option(
-            help="Source of published runs, or all: show its errors with constants fitted to the other "
-            "sources."
-        ),
-    ] = None
-    support: Annotated[
-        bool,
-        typer.Option(
-            "--support",
-            help="Show on which measured runs predictions of every device and model family rest. Other "
-            "options than --json have no effect.",
-        ),
-    ] = False
-    repeats: Annotated[
-        bool,
-        typer.Option(
-            "--repeats",
-            help="Show how far apart the measured times of equal runs are, by source: no prediction of "
-            "single runs can be closer. Other options than --json have no effect.",
-        ),
-    ] = False
-    all_columns: Annotated[
-        bool,
-        typer.Option("--all", help="Print all columns of the table of sources."),
-    ] = False
+    files: Annotated[list[Path] | None, typer.Argument()] = None
+    """CSV of measured runs, as for simulate --runs. Default: the published runs of config/measured."""
+    system: Annotated[str | None, typer.Option(autocompletion=completion.systems)] = None
+    """System of runs that do not name one: a name in config/systems, or a path."""
+    out: Annotated[Path | None, typer.Option("-o", "--out")] = None
+    """CSV for all runs, with predictions next to measurements."""
+    errors: Path | None = None
+    """CSV for the ratios of measured and predicted times, from which intervals are computed
+    (config/errors.csv)."""
+    part: str | None = None
+    """Compare predicted with measured kernel times: products, experts, attention or collectives. FILES are
+    then tables of kernels; see config/formats.md."""
+    leave_out: str | None = None
+    """Source of published runs, or all: show its errors with constants fitted to the other sources."""
+    support: bool = False
+    """Show on which measured runs predictions of every device and model family rest. Other options than
+    --json have no effect."""
+    repeats: bool = False
+    """Show how far apart the measured times of equal runs are, by source: no prediction of single runs can be
+    closer. Other options than --json have no effect."""
+    all_columns: Annotated[bool, typer.Option("--all")] = False
+    """Print all columns of the table of sources."""
     as_json: options.JsonOption = False
 
 

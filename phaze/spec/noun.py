@@ -1,11 +1,5 @@
 """Base class of all types that users write in files: strict, frozen, documented."""
 
-import ast
-import inspect
-import sys
-from dataclasses import is_dataclass
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Self, get_args
 
@@ -13,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationErro
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
+from phaze.base.docstrings import documentation_of
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean, nearest
 from phaze.base.printed import LONGEST_KEY, one_line, short
@@ -46,11 +41,7 @@ class Noun(BaseModel):
 
     @classmethod
     def documentation(cls) -> dict[str, str]:
-        """Docstrings of the documented fields, by field name.
-
-        Parsing the source takes time and only generated documentation needs it; pydantic's
-        `use_attribute_docstrings` would do it for every class in every process.
-        """
+        """Docstrings of the documented fields, by field name."""
         return documentation_of(cls)
 
     @classmethod
@@ -62,35 +53,6 @@ class Noun(BaseModel):
         for name, text in cls.documentation().items():
             properties[name]["description"] = text
         return json_schema
-
-
-def documentation_of(kind: type) -> dict[str, str]:
-    """Docstrings of the documented fields of a `Noun` or dataclass, by field name."""
-    docstrings: dict[str, str] = {}
-    # Base classes first, so that a derived class may document a field anew.
-    for base in reversed(kind.__mro__):
-        if is_dataclass(base) or issubclass(base, Noun):
-            docstrings |= _documented(base.__module__)[base.__name__]
-    return docstrings
-
-
-@cache
-def _documented(module: str) -> dict[str, dict[str, str]]:
-    """Docstrings of the fields of every class in a module, by class name and field name."""
-    return {
-        noun.name: {
-            ast.unparse(field.target): inspect.cleandoc(text.value.value)
-            # A field's docstring is the expression right below its annotation; Python itself does not store
-            # it.
-            for field, text in pairwise(noun.body)
-            if isinstance(field, ast.AnnAssign)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
-            and isinstance(text.value.value, str)
-        }
-        for noun in ast.parse(inspect.getsource(sys.modules[module])).body
-        if isinstance(noun, ast.ClassDef)
-    }
 
 
 def describe(error: ValidationError, source: str) -> str:

@@ -11,7 +11,8 @@ from typing import Annotated
 class Described:
     """Text, name and limits of a field as an option; the type and the default are the field's."""
 
-    text: str
+    text: str | None = None
+    """Default: the docstring of the field."""
     flags: tuple[str, ...] = ()
     """Names of the option, such as --mtbf; default: the name of the field."""
     with_suffix: bool = False

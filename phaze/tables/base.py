@@ -25,11 +25,12 @@ import pyarrow.parquet
 from annotated_types import Gt
 
 from phaze.base.arrays import Bools, Ints
+from phaze.base.docstrings import documentation_of
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path, refuse_endless
 from phaze.base.store import digest_of
 from phaze.layout import Layout
-from phaze.spec.noun import Noun, documentation_of
+from phaze.spec.noun import Noun
 
 VERSION = "2"
 """Version of the table formats; files of other versions are refused."""

@@ -10,40 +10,21 @@ from phaze.spec.questions import Described
 class PiperChoices:
     """Overrides of an instance's cluster and batch, and planner options; None keeps the instance's value."""
 
-    memory_gib: Annotated[
-        float | None,
-        Described(text="Piper: memory of a device in GiB. Default: the instance's.", least=0),
-    ] = None
-    microbatches: Annotated[
-        int | None,
-        Described(text="Piper: microbatches in a batch, N. Default: the instance's.", least=1),
-    ] = None
-    bandwidth_gib: Annotated[
-        float | None,
-        Described(text="Piper: bandwidth of a device in GiB/s. Default: the instance's.", least=0),
-    ] = None
-    exactly: Annotated[bool, Described(text="Piper: data widths must sum to exactly N, not at most N.")] = (
-        False
-    )
-    paper_table1: Annotated[
-        bool,
-        Described(
-            text="Piper: count as the paper's Table 1: one linear order, gradients exchanged every d "
-            "microbatches."
-        ),
-    ] = False
-    exact_knapsack: Annotated[
-        bool, Described(text="Piper: choose configurations exactly, not by the paper's greedy rule.")
-    ] = False
-    baselines: Annotated[bool, Described(text="Piper: add plans of the paper's baselines.")] = False
-    levels: Annotated[
-        str | None,
-        Described(text="Piper: network levels from the inside out, each units@GiB/s, such as 8@300,8@25."),
-    ] = None
-    max_downsets: Annotated[
-        int | None,
-        Described(
-            text="Piper: maximum number of downsets of a graph. Default: 100,000, or 2,000 with --levels.",
-            least=1,
-        ),
-    ] = None
+    memory_gib: Annotated[float | None, Described(least=0)] = None
+    """Piper: memory of a device in GiB. Default: the instance's."""
+    microbatches: Annotated[int | None, Described(least=1)] = None
+    """Piper: microbatches in a batch, N. Default: the instance's."""
+    bandwidth_gib: Annotated[float | None, Described(least=0)] = None
+    """Piper: bandwidth of a device in GiB/s. Default: the instance's."""
+    exactly: bool = False
+    """Piper: data widths must sum to exactly N, not at most N."""
+    paper_table1: bool = False
+    """Piper: count as the paper's Table 1: one linear order, gradients exchanged every d microbatches."""
+    exact_knapsack: bool = False
+    """Piper: choose configurations exactly, not by the paper's greedy rule."""
+    baselines: bool = False
+    """Piper: add plans of the paper's baselines."""
+    levels: str | None = None
+    """Piper: network levels from the inside out, each units@GiB/s, such as 8@300,8@25."""
+    max_downsets: Annotated[int | None, Described(least=1)] = None
+    """Piper: maximum number of downsets of a graph. Default: 100,000, or 2,000 with --levels."""
