@@ -25,66 +25,53 @@ if TYPE_CHECKING:
 CONSTANTS = "Constants before → after, ± one standard deviation, and what their whole range changes of a run:"
 
 
-def calibrate(
-    out: Annotated[
-        Path,
-        typer.Option(
-            "-o", "--out", help="File for the fitted system (YAML). Other commands accept it as --system."
-        ),
-    ],
-    runs: Annotated[
-        Path | None,
-        typer.Argument(
-            help="CSV of at least 3 measured runs, with the columns of simulate --runs and measured_s."
-        ),
-    ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="System that the runs used: a name in config/systems, or a path. It must have network "
-            "levels.",
-            autocompletion=completion.systems,
-        ),
-    ] = None,
-    kernels: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV of measured kernels, such as `phaze measure` writes; fits a device instead of a system."
-        ),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Device that ran the kernels: a name in config/devices, or a path.")
-    ] = None,
-    as_json: options.JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    """Options of `phaze calibrate`: runs of a system, or kernels of a device, and the file to write."""
+
+    out: Annotated[Path, typer.Option("-o", "--out")]
+    """File for the fitted system (YAML). Other commands accept it as --system."""
+    runs: Annotated[Path | None, typer.Argument()] = None
+    """CSV of at least 3 measured runs, with the columns of simulate --runs and measured_s."""
+    system: Annotated[str | None, typer.Option(autocompletion=completion.systems)] = None
+    """System that the runs used: a name in config/systems, or a path. It must have network levels."""
+    kernels: Path | None = None
+    """CSV of measured kernels, such as `phaze measure` writes; fits a device instead of a system."""
+    device: str | None = None
+    """Device that ran the kernels: a name in config/devices, or a path."""
+    as_json: options.JsonOption = False
+
+
+@options.takes(CalibrateOptions)
+def calibrate(request: CalibrateOptions) -> None:
     """Fit a system to measured runs, or a device to kernels.
 
     Prints the constants that these runs determine, the error before and after, and the error of every run
     with constants fitted to the other runs.
     """
-    refuse_outputs(out, reads=(runs, system, kernels, device))
+    refuse_outputs(request.out, reads=(request.runs, request.system, request.kernels, request.device))
     # Before slow imports, so that a misspelt name fails at once.
-    for file in (runs, kernels):
+    for file in (request.runs, request.kernels):
         options.readable(file)
-    if kernels is not None or device is not None:
-        typer.echo(_fit_kernels(kernels, device, out, runs, as_json=as_json))
+    if request.kernels is not None or request.device is not None:
+        typer.echo(_fit_kernels(request))
         return
-    if runs is None or system is None:
+    if request.runs is None or request.system is None:
         raise PhazeError("calibrate: give RUNS.csv with --system, or --kernels with --device")
     from phaze.validate import own_runs
     from phaze.validate.rows import COLUMNS, read_texts
 
     with telling("calibrate"):
-        measured, fit = own_runs.calibrate(runs, system, out)
-    tell_unread(runs, read_texts(runs).columns, COLUMNS)
-    typer.echo(json.dumps(_plain(measured, fit), indent=2) if as_json else _shown(measured, fit, system, out))
+        measured, fit = own_runs.calibrate(request.runs, request.system, request.out)
+    tell_unread(request.runs, read_texts(request.runs).columns, COLUMNS)
+    shown = _shown(measured, fit, request.system, request.out)
+    typer.echo(json.dumps(_plain(measured, fit), indent=2) if request.as_json else shown)
 
 
-def _fit_kernels(
-    kernels: Path | None, device: str | None, out: Path, runs: Path | None, *, as_json: bool
-) -> str:
+def _fit_kernels(request: CalibrateOptions) -> str:
     """Fit a device to measured kernels, and return the errors before and after as text."""
-    if kernels is None or device is None or runs is not None:
+    kernels, device, out = request.kernels, request.device, request.out
+    if kernels is None or device is None or request.runs is not None:
         raise PhazeError("calibrate: --kernels needs --device and the reverse; neither accepts RUNS.csv")
     from phaze.validate.own_runs import fit_device
     from phaze.validate.parts.base import columns_in
@@ -94,7 +81,7 @@ def _fit_kernels(
         fits = fit_device(kernels, device, out)
     # All parts read the same file: a column is unread only if no part reads it.
     tell_unread(kernels, columns_in(kernels), [name for part in PARTS.values() for name in part.columns])
-    if as_json:
+    if request.as_json:
         return json.dumps({fit.part: asdict(fit) for fit in fits}, indent=2)
     lines = [
         f"{fit.part}: {fit.after.rows} rows, median error {percent(fit.before.median)} before the fit, "

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands import completion
+from phaze.commands import completion, options
 from phaze.commands.fields import set_fields
-from phaze.commands.options import (
-    JsonOption,
-    ModelArgument,
-    SequenceOption,
-    SetOption,
-    known_system,
-)
 from phaze.commands.output import refuse_outputs, write_or_print
 from phaze.spec.names import MOST
 
@@ -27,16 +21,6 @@ if TYPE_CHECKING:
     from phaze.spec.model import Model
     from phaze.spec.operators import ProfiledInput
     from phaze.spec.torch_module import TorchModule
-
-
-SystemOption = Annotated[
-    str,
-    typer.Option(
-        help="System whose software stack decides which activations layers store.",
-        callback=known_system,
-        autocompletion=completion.systems,
-    ),
-]
 
 
 class BlockAnswer(TypedDict):
@@ -68,24 +52,33 @@ class ModelAnswer(TypedDict):
     """Stored bytes by layer and recompute choice, on one device."""
 
 
-def model(
-    name: ModelArgument,
-    sequence: SequenceOption = None,
-    system: SystemOption = "h100",
-    set_values: SetOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Options of `phaze model`: the model, its sequence, and the system that trains it."""
+
+    name: options.ModelArgument
+    sequence: options.SequenceOption = None
+    system: Annotated[str, typer.Option(callback=options.known_system, autocompletion=completion.systems)] = (
+        "h100"
+    )
+    """System whose software stack decides which activations layers store."""
+    set_values: options.SetOption = None
+    as_json: options.JsonOption = False
+
+
+@options.takes(ModelOptions)
+def model(request: ModelOptions) -> None:
     """Describe a model: parameters, FLOPs, blocks, stored bytes.
 
     Parameters are listed by group, FLOPs per token, and stored bytes by recompute choice.
     """
     from phaze.spec.models import load_transformer
 
-    spec = load_transformer(name, "model", user_fields=set_fields(set_values))
-    tokens = sequence or spec.usual_sequence
+    spec = load_transformer(request.name, "model", user_fields=set_fields(request.set_values))
+    tokens = request.sequence or spec.usual_sequence
     spec.check_sequence(tokens, "--sequence")
-    answer = answer_of(spec, tokens, system)
-    typer.echo(json.dumps(answer, indent=1) if as_json else in_words(answer))
+    answer = answer_of(spec, tokens, request.system)
+    typer.echo(json.dumps(answer, indent=1) if request.as_json else in_words(answer))
 
 
 def answer_of(model: Model, sequence: int, system: str) -> ModelAnswer:
@@ -183,49 +176,32 @@ def in_words(answer: ModelAnswer) -> str:
     return "\n".join([head, *lines])
 
 
-def trace(
-    specs: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Spec that names a callable (as in config/torch), or a Hugging Face config.json; see "
-            "config/commands.md."
-        ),
-    ],
-    run_code: Annotated[
-        bool,
-        typer.Option(
-            "--run-code",
-            help="Allow phaze to import and call the code that the spec names. It can do anything that you "
-            "can.",
-        ),
-    ] = False,
-    system: Annotated[
-        str, typer.Option(help="System whose device runs the module.", autocompletion=completion.systems)
-    ] = "a100-selene",
-    sequence: Annotated[
-        int | None,
-        typer.Option(help="Tokens in a sample, for a config.json. Default: 1024.", min=2, max=MOST),
-    ] = None,
-    microbatch: Annotated[int, typer.Option(help="Samples in a microbatch.", min=1, max=MOST)] = 1,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare",
-            help="Compare parameters and FLOPs with the specs of the same names in config/models, or "
-            "with the family of a config.json; accepts several.",
-        ),
-    ] = False,
-    layers: Annotated[
-        bool,
-        typer.Option(
-            "--layers", help="Write a model, for `phaze place` and `phaze partition`, instead of a graph."
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="File for the graph, for `phaze partition`, or for the comparison."),
-    ] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TraceOptions:
+    """Options of `phaze trace`: specs of modules, how they are traced, and the file to write."""
+
+    specs: Annotated[list[Path], typer.Argument()]
+    """Spec that names a callable (as in config/torch), or a Hugging Face config.json; see
+    config/commands.md."""
+    run_code: bool = False
+    """Allow phaze to import and call the code that the spec names. It can do anything that you can."""
+    system: Annotated[str, typer.Option(autocompletion=completion.systems)] = "a100-selene"
+    """System whose device runs the module."""
+    sequence: Annotated[int | None, typer.Option(min=2, max=MOST)] = None
+    """Tokens in a sample, for a config.json. Default: 1024."""
+    microbatch: Annotated[int, typer.Option(min=1, max=MOST)] = 1
+    """Samples in a microbatch."""
+    compare: bool = False
+    """Compare parameters and FLOPs with the specs of the same names in config/models, or with the family of a
+    config.json; accepts several."""
+    layers: bool = False
+    """Write a model, for `phaze place` and `phaze partition`, instead of a graph."""
+    out: Annotated[Path | None, typer.Option("-o", "--out")] = None
+    """File for the graph, for `phaze partition`, or for the comparison."""
+
+
+@options.takes(TraceOptions)
+def trace(request: TraceOptions) -> None:
     """Trace the operators of a PyTorch module.
 
     The module runs forward and backward on the meta device, without data. The graph has every operator that
@@ -234,16 +210,16 @@ def trace(
     """
     from phaze.spec.torch_module import USUAL_SEQUENCE, load_torch_module
 
-    refuse_outputs(out, reads=specs)
-    modules = [load_torch_module(path, sequence or USUAL_SEQUENCE) for path in specs]
-    if compare:
-        write_or_print(_comparison(specs, modules, run_code=run_code), out)
-    elif out is None or len(modules) > 1:
+    refuse_outputs(request.out, reads=request.specs)
+    modules = [load_torch_module(path, request.sequence or USUAL_SEQUENCE) for path in request.specs]
+    if request.compare:
+        write_or_print(_comparison(request.specs, modules, run_code=request.run_code), request.out)
+    elif request.out is None or len(modules) > 1:
         raise PhazeError("trace: give one spec and -o for its graph, or pass --compare")
-    elif layers:
-        _write_layers(modules[0], out, run_code=run_code)
+    elif request.layers:
+        _write_layers(modules[0], request.out, run_code=request.run_code)
     else:
-        _write_graph(modules[0], microbatch, system, out, run_code=run_code)
+        _write_graph(modules[0], request.microbatch, request.system, request.out, run_code=request.run_code)
 
 
 def _comparison(specs: list[Path], modules: list[TorchModule], *, run_code: bool) -> str:
@@ -287,47 +263,39 @@ def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *
     typer.echo(f"{module.name}: {len(graph.names)} operators, {len(graph.edges)} edges: {out}")
 
 
-def profile(
-    module: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE.py:NAME", help="Python file, and the callable in it that returns a PyTorch module."
-        ),
-    ],
-    inputs: Annotated[
-        list[str],
-        typer.Option(
-            "--input",
-            help="Shape of an input for one sample, such as 3x224x224, or 128:index for token ids; repeat it "
-            "for several inputs, in order.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="File for the graph, for `phaze partition`.")],
-    run_code: Annotated[
-        bool,
-        typer.Option(
-            "--run-code",
-            help="Allow phaze to execute the file. It can do anything that you can.",
-        ),
-    ] = False,
-    microbatch: Annotated[int, typer.Option(help="Samples in a microbatch.", min=1, max=MOST)] = 1,
-    device: Annotated[
-        str | None,
-        typer.Option(help="PyTorch device, such as cpu or cuda:0. Default: a GPU if there is one."),
-    ] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions:
+    """Options of `phaze profile`: the module and its inputs, where it runs, and the file to write."""
+
+    module: Annotated[str, typer.Argument(metavar="FILE.py:NAME")]
+    """Python file, and the callable in it that returns a PyTorch module."""
+    inputs: Annotated[list[str], typer.Option("--input")]
+    """Shape of an input for one sample, such as 3x224x224, or 128:index for token ids; repeat it for several
+    inputs, in order."""
+    out: Annotated[Path, typer.Option("-o", "--out")]
+    """File for the graph, for `phaze partition`."""
+    run_code: bool = False
+    """Allow phaze to execute the file. It can do anything that you can."""
+    microbatch: Annotated[int, typer.Option(min=1, max=MOST)] = 1
+    """Samples in a microbatch."""
+    device: str | None = None
+    """PyTorch device, such as cpu or cuda:0. Default: a GPU if there is one."""
+
+
+@options.takes(ProfileOptions)
+def profile(request: ProfileOptions) -> None:
     """Measure the operators of a PyTorch module on this machine.
 
     The module is created and run. The graph has the forward and backward time of every operator, the median
     of several runs, and the bytes of outputs, weights and peak memory.
     """
-    refuse_outputs(out, reads=(module.rpartition(":")[0] or module,))
-    shapes = tuple(_profiled_input(text) for text in inputs)
-    if ":" not in module or not module.rpartition(":")[0].endswith(".py"):
-        raise PhazeError(f"profile: {module}: must be FILE.py:NAME, such as model.py:make")
-    if not run_code:
+    refuse_outputs(request.out, reads=(request.module.rpartition(":")[0] or request.module,))
+    shapes = tuple(_profiled_input(text) for text in request.inputs)
+    if ":" not in request.module or not request.module.rpartition(":")[0].endswith(".py"):
+        raise PhazeError(f"profile: {request.module}: must be FILE.py:NAME, such as model.py:make")
+    if not request.run_code:
         raise PhazeError(
-            f"profile: {module} would be executed; allow it with --run-code if you trust the file"
+            f"profile: {request.module} would be executed; allow it with --run-code if you trust the file"
         )
     from importlib.util import find_spec
 
@@ -339,15 +307,15 @@ def profile(
     from phaze.spec.documents import write_document
 
     scatters: list[Scatter] = []
-    chosen = device or default_device()
-    graph = profile_module(module, shapes, microbatch, chosen, on_scatter=scatters.append)
-    write_document(graph, out)
+    chosen = request.device or default_device()
+    graph = profile_module(request.module, shapes, request.microbatch, chosen, on_scatter=scatters.append)
+    write_document(graph, request.out)
     assert graph.profiled is not None
     total_s = sum(operator.forward_s + operator.backward_s for operator in graph.operators)
     typer.echo(
         f"{graph.name}: {len(graph.operators)} operators, {len(graph.edges)} edges on "
         f"{graph.profiled.device}; they take {total_s:.4g} s one by one, the whole module "
-        f"{graph.profiled.step_s:.4g} s: {out}"
+        f"{graph.profiled.step_s:.4g} s: {request.out}"
     )
     for line in scatters[0].in_words(total_s, graph.profiled.step_s):
         typer.echo(line)

@@ -111,27 +111,29 @@ class RuleProgress:
     """Mean measured time of the rule's jobs, in seconds; None if none was measured."""
 
 
-def status(
-    configfile: Annotated[
-        Path | None, typer.Option(help="Configuration file of the study. Default: the default study.")
-    ] = None,
-    directory: Annotated[Path, typer.Option(help="Folder in which the study runs.")] = Path(),
-    cores: Annotated[
-        int | None,
-        typer.Option(
-            help="Cores for the estimate of the remaining time. Default: all of this machine.", min=1
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions:
+    """Options of `phaze status`: the study, its folder, and the cores that it has."""
+
+    configfile: Path | None = None
+    """Configuration file of the study. Default: the default study."""
+    directory: Path = Path()
+    """Folder in which the study runs."""
+    cores: Annotated[int | None, typer.Option(min=1)] = None
+    """Cores for the estimate of the remaining time. Default: all of this machine."""
+    as_json: JsonOption = False
+
+
+@options.takes(StatusOptions)
+def status(request: StatusOptions) -> None:
     """Show the progress of a study.
 
     For each stage: finished jobs, stale jobs with reasons, and the time left. Works while the study runs. The
     time left is estimated from the times of finished jobs.
     """
-    stages = study_status(directory, configfile)
-    work_s, shared = seconds_left(stages), cores or os.cpu_count() or 1
-    if as_json:
+    stages = study_status(request.directory, request.configfile)
+    work_s, shared = seconds_left(stages), request.cores or os.cpu_count() or 1
+    if request.as_json:
         rows = [asdict(stage) for stage in stages]
         typer.echo(json.dumps({"stages": rows, "work_left_s": work_s, "cores": shared}, indent=2))
         return
@@ -257,48 +259,42 @@ def seconds_left(stages: list[RuleProgress]) -> float | None:
     return sum(stage.left * (mean(measured_s) if stage.job_s is None else stage.job_s) for stage in stages)
 
 
-def new_study(
-    model: Annotated[
-        list[str],
-        typer.Option(
-            "--model",
-            "-m",
-            help="Model: a name in config/models, or the path of a spec or of a Hugging Face config.json; "
-            "several are separated by commas.",
-            autocompletion=completion.models,
-        ),
-    ],
+@dataclass(frozen=True, kw_only=True)
+class NewStudyOptions:
+    """Options of `phaze new-study`: models, accelerators, batch, and the file to write."""
+
+    model: Annotated[list[str], typer.Option("--model", "-m", autocompletion=completion.models)]
+    """Model: a name in config/models, or the path of a spec or of a Hugging Face config.json; several are
+    separated by commas."""
     architecture: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--architecture",
-            "-a",
-            help="Accelerator: a name in config/architectures or config/devices, or a path; several are "
-            "separated by commas. The first one's system is the cluster. TPU v4 is always compared.",
-            autocompletion=completion.chips,
-        ),
-    ] = None,
-    sequence: options.SequenceOption = None,
+        list[str] | None, typer.Option("--architecture", "-a", autocompletion=completion.chips)
+    ] = None
+    """Accelerator: a name in config/architectures or config/devices, or a path; several are separated by
+    commas. The first one's system is the cluster. TPU v4 is always compared."""
+    sequence: options.SequenceOption = None
     global_batch: Annotated[
-        int,
-        typer.Option(
-            "--global-batch", "--gbs", help="Samples in a global batch.", parser=options.count, metavar="N"
-        ),
-    ] = 4096,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the study (.yaml).")] = None,
-) -> None:
+        int, typer.Option("--global-batch", "--gbs", parser=options.count, metavar="N")
+    ] = 4096
+    """Samples in a global batch."""
+    out: Annotated[Path | None, typer.Option("-o", "--out")] = None
+    """File for the study (.yaml)."""
+
+
+@options.takes(NewStudyOptions)
+def new_study(request: NewStudyOptions) -> None:
     """Write a study of some models on some accelerators.
 
     The file runs with `snakemake --configfile` and explains its keys.
     """
-    models = [str(options.known_model(name)) for name in _names(model)]
-    chips = [options.known_chip(name) for name in _names(architecture or ())]
+    out = request.out
+    models = [str(options.known_model(name)) for name in _names(request.model)]
+    chips = [options.known_chip(name) for name in _names(request.architecture or ())]
     refuse_outputs(out, reads=[*models, *chips])
     if out is not None and out.suffix not in (".yaml", ".yml"):
         raise PhazeError(f"new-study: -o {out}: must end in .yaml")
     if out is not None and out.exists():
         raise PhazeError(f"{out}: exists, and may have been edited", "name another file, or remove it")
-    text = _text(models, chips, sequence, global_batch, out)
+    text = _text(models, chips, request.sequence, request.global_batch, out)
     _check(text, out)
     write_or_print(text, out)
     if out is not None:
