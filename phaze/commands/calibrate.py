@@ -225,7 +225,10 @@ class MeasureOptions:
     the cluster of --gpus: a name in config/models, or a path. Without a GPU they run on the CPU."""
     gpus: options.GpusOption = None
     sequence: options.SequenceOption = None
-    global_batch: options.GlobalBatchOption = None
+    global_batch: Annotated[
+        int | None, typer.Option("--global-batch", "--gbs", parser=options.count, metavar="N")
+    ] = None
+    """Samples in a batch. Default: 4096."""
 
 
 @options.takes(MeasureOptions)

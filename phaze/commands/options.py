@@ -289,23 +289,6 @@ MODEL = typer.Option(
     autocompletion=completion.models,
 )
 ModelOption = Annotated[str, MODEL]
-ArchitectureOption = Annotated[
-    str,
-    typer.Option(
-        "--architecture",
-        "-a",
-        help="Accelerator: a name in config/architectures or config/devices, or a path.",
-        autocompletion=completion.chips,
-    ),
-]
-BatchTokensOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Tokens in a global batch, such as 4M (4,000,000); replaces --global-batch.",
-        parser=count,
-        metavar="N",
-    ),
-]
 SequenceOption = Annotated[
     int | None,
     typer.Option(
@@ -327,53 +310,11 @@ PlannedBatchOption = Annotated[
         metavar="N",
     ),
 ]
-GlobalBatchOption = Annotated[
-    int | None,
-    typer.Option(
-        "--global-batch", "--gbs", help="Samples in a batch. Default: 4096.", parser=count, metavar="N"
-    ),
-]
-TensorOption = Annotated[
-    list[int] | None,
-    typer.Option(
-        help="Tensor-parallel widths, such as 4,8.", parser=whole_numbers, callback=_joined, metavar="N,N"
-    ),
-]
-MicrobatchOption = Annotated[
-    list[int] | None,
-    typer.Option(
-        help="Samples in a microbatch, such as 1,2.", parser=whole_numbers, callback=_joined, metavar="N,N"
-    ),
-]
-SystemOption = Annotated[
-    str,
-    typer.Option(
-        help="System: a name in config/systems, or a path.",
-        callback=known_system,
-        autocompletion=completion.systems,
-    ),
-]
 LevelsOption = Annotated[
     str | None,
     typer.Option(
         help="System: a name in config/systems, or a path. It must have a device and network levels.",
         autocompletion=completion.systems,
-    ),
-]
-FlatBandwidthOption = Annotated[
-    float | None,
-    typer.Option(
-        "--flat-bandwidth",
-        metavar="BYTES_PER_S",
-        parser=amount,
-        help="Bandwidth between any two devices, such as 25G; required if the system has network levels.",
-    ),
-]
-BackwardOption = Annotated[
-    names.Backward,
-    typer.Option(
-        help="Backward pass of an operator: one operator for all gradients (paired), or one per gradient "
-        "(split)."
     ),
 ]
 SetOption = Annotated[
@@ -382,6 +323,7 @@ SetOption = Annotated[
         "--set", help="Values of fields that a trace does not determine, such as experts.per_token=2."
     ),
 ]
+SEVERAL = typer.Option(parser=whole_numbers, callback=_joined, metavar="N,N")
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -391,9 +333,12 @@ class WorkloadOptions:
 
     model: ModelOption
     sequence: SequenceOption = None
-    tensor: TensorOption = None
-    microbatch: MicrobatchOption = None
-    backward: BackwardOption = "paired"
+    tensor: Annotated[list[int] | None, SEVERAL] = None
+    """Tensor-parallel widths, such as 4,8."""
+    microbatch: Annotated[list[int] | None, SEVERAL] = None
+    """Samples in a microbatch, such as 1,2."""
+    backward: names.Backward = "paired"
+    """Backward pass of an operator: one operator for all gradients (paired), or one per gradient (split)."""
     as_json: JsonOption = False
 
 
@@ -401,9 +346,16 @@ class WorkloadOptions:
 class ArchitectureOptions:
     """Options for the accelerator: architecture, system and bandwidth."""
 
-    architecture: ArchitectureOption = "tpu-v4-as-built"
-    system: SystemOption = "tpu-v4-pod"
-    flat_bandwidth: FlatBandwidthOption = None
+    architecture: Annotated[str, typer.Option("--architecture", "-a", autocompletion=completion.chips)] = (
+        "tpu-v4-as-built"
+    )
+    """Accelerator: a name in config/architectures or config/devices, or a path."""
+    system: Annotated[str, typer.Option(callback=known_system, autocompletion=completion.systems)] = (
+        "tpu-v4-pod"
+    )
+    """System: a name in config/systems, or a path."""
+    flat_bandwidth: Annotated[float | None, typer.Option(metavar="BYTES_PER_S", parser=amount)] = None
+    """Bandwidth between any two devices, such as 25G; required if the system has network levels."""
 
 
 def flags(noun: type) -> dict[str, str]:

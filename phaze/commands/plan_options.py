@@ -20,7 +20,8 @@ class QuestionOptions:
     """Options for the training job: batch, devices, sequence, precision."""
 
     global_batch: options.PlannedBatchOption = None
-    batch_tokens: options.BatchTokensOption = None
+    batch_tokens: Annotated[int | None, typer.Option(parser=options.count, metavar="N")] = None
+    """Tokens in a global batch, such as 4M (4,000,000); replaces --global-batch."""
     devices: str | None = None
     """Number of devices, or several separated by commas. Default: the system's."""
     nodes: options.NodesOption = None
