@@ -26,7 +26,8 @@ from phaze.base.ranking import distinct_rows, name_ranks, order
 from phaze.certify.plain import BOUNDS, DIRECTIONS, Estimated, estimated_s
 from phaze.certify.space import Places, Shard, names_of_space, read_shards
 from phaze.cost.memory import parameter_bytes
-from phaze.formulas.phaze.chains import best_times, read_runs, read_settings
+from phaze.formulas.flushing import Setting
+from phaze.formulas.phaze.chains import best_times, read_runs
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import CAUSES, Architectures, Edges, Estimates, Layers, Operators, Ranges, are_among
@@ -225,7 +226,7 @@ def _exclude_by_simple_bounds(
 ) -> dict[str, Bools]:
     """Masks (grid, A) of the remaining points that each simple bound excludes, the simplest bound first."""
     masks, layout = {}, layout_of(tables.layers)
-    settings = read_settings(terms.scenario, terms.training, layout)
+    settings = Setting.grid(terms.scenario, terms.training, layout)
     per_parameter = parameter_bytes(terms.training.optimizer, terms.training.precision)
     runs, _ = read_runs(tables.layers, graph, per_parameter)
     passes = _passes(tables, chips, graph, terms) if remaining.any() else {}

@@ -95,6 +95,14 @@ class Setting:
             all_reduce_factor=scenario.all_reduce_factor,
         )
 
+    @classmethod
+    def grid(cls, scenario: Scenario, training: Training, layout: Layout) -> list[Setting]:
+        """Settings of a study for a layout, in the order of `Training.memory_grid`."""
+        return [
+            cls.of(scenario, training, layout, hbm_gib, recompute=recompute)
+            for hbm_gib, recompute in training.memory_grid
+        ]
+
     @property
     def network(self) -> Flat:
         """Network with equal links between any two devices."""

@@ -38,7 +38,7 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
         chip = load_architecture(architecture, folder)
         return machine.on_architecture(chip, machine.stack), None
     needs("pandas")
-    chips = chips_of(architectures_of(space, folder), machine.device)
+    chips = tuple(completed(chip, machine.device) for chip in architectures_of(space, folder))
     if len(chips) < FEWEST:
         raise PhazeError(
             f"{LABEL} {architecture}: must have at least {FEWEST} chips, got {len(chips)}",
@@ -54,19 +54,6 @@ def load_chips(architecture: str, system: str, folder: Path = FOLDER) -> tuple[S
 def chip_machine(cluster: Cluster, device: Device, folder: Path = FOLDER) -> StoredMachine:
     """Machine of a cluster whose chips take what they leave open from a device, under the stack of chips."""
     return StoredMachine(cluster=cluster, device=device, stack=load_stack(STACKS["chip"], folder))
-
-
-def chips_of(architectures: Sequence[Architecture], device: Device, hbm_gib: Sequence[float] = ()) -> Chips:
-    """Chips of architectures, with clock and HBM of a device where they have none of their own.
-
-    An architecture without its own HBM capacity is a chip with each of the capacities `hbm_gib`.
-    """
-    sized = [
-        architecture.model_copy(update={"hbm_gib": architecture.hbm_gib or capacity})
-        for architecture in architectures
-        for capacity in (hbm_gib if hbm_gib and architecture.hbm_gib is None else [None])
-    ]
-    return tuple(completed(chip, device) for chip in sized)
 
 
 def designs_within_area(
@@ -88,7 +75,7 @@ def designs_within_area(
         architectures_of(space, folder, {**interfaces, "hbm_gib": capacity})
         for capacity in hbm_gib or (device.hbm_gib,)
     )
-    return chips_of([*chain.from_iterable(designs)], device)
+    return tuple(completed(chip, device) for chip in chain.from_iterable(designs))
 
 
 def architectures_of(

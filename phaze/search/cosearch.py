@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -60,12 +59,6 @@ class Subject:
     expert: Layout | None = None
     """Reference placement evaluated on named architectures in addition to the best one."""
 
-    @cached_property
-    def _contents(self) -> dict[int, str]:
-        return {
-            id(point): tables.content_digest(point.graph, *point.tables.values()) for point in self.points
-        }
-
     @property
     def graph(self) -> pd.DataFrame:
         """Table `graphs`."""
@@ -75,10 +68,6 @@ class Subject:
     def layers(self) -> pd.DataFrame:
         """Table `layers` of all layouts."""
         return pd.concat([point.tables["layers"] for point in self.points], ignore_index=True)
-
-    def content_at(self, point: Workload) -> str:
-        """Digest of the model's content in one layout."""
-        return self._contents[id(point)]
 
 
 class Terms(Noun):
@@ -283,7 +272,7 @@ def _content_of(subject: Subject, point: Workload, terms: Terms) -> list[Plain]:
     """Cache key of an evaluation: all inputs other than architectures and code."""
     return [
         *(getattr(terms, name).model_dump(mode="json") for name in EVALUATED),
-        subject.content_at(point),
+        point.content,
         terms.extract.bytes_per_element,
         subject.sequence,
         subject.flops_per_token.model_dump(mode="json"),

@@ -41,7 +41,8 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import Ranks, limit_of, name_ranks, tied
 from phaze.cost.memory import parameter_bytes
-from phaze.formulas.phaze.chains import read_runs, read_settings
+from phaze.formulas.flushing import Setting
+from phaze.formulas.phaze.chains import read_runs
 from phaze.formulas.phaze.energy import Batch, Rates
 from phaze.search.bounds import Bounds, bound_energies, bound_layers, bound_times, least_energies, least_of
 from phaze.spec.architecture import EnergyFigures
@@ -87,7 +88,7 @@ def screen_architectures(
     runs, names = read_runs(layers, graph, parameter_bytes(training.optimizer, training.precision))
     considered = training.with_sizes(shard["hbm_gib"].unique())
     grid = considered.memory_grid
-    settings_read = read_settings(scenario, considered, layout)
+    settings_read = Setting.grid(scenario, considered, layout)
     times = bound_times(runs, names, passes, layout, settings_read)
     having = Architectures.may_have(shard, training.hbm_gib, [hbm_gib for hbm_gib, _ in grid])
     times = Bounds(*(np.where(having, ends, np.inf) for ends in (times.lower_s, times.feasible_s)))

@@ -13,7 +13,8 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.cost.designs import with_own_designs
 from phaze.cost.memory import parameter_bytes
-from phaze.formulas.phaze.chains import read_runs, read_settings
+from phaze.formulas.flushing import Setting
+from phaze.formulas.phaze.chains import read_runs
 from phaze.schedule.bounds import EQUAL
 from phaze.search.bounds import Bounds, bound_layers, bound_times
 from phaze.search.common import mean_of
@@ -137,7 +138,7 @@ def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
     parameter_size = parameter_bytes(terms.training.optimizer, terms.training.precision)
     runs, names = read_runs(point.tables["layers"], point.graph, parameter_size)
     layers = _exact_layers(point, chips, terms)
-    settings = read_settings(terms.scenario, terms.training, point.layout)
+    settings = Setting.grid(terms.scenario, terms.training, point.layout)
     return bound_times(runs, names, layers, point.layout, settings).feasible_s
 
 

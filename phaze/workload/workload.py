@@ -198,6 +198,13 @@ class Workload:
         """Table `graphs`: the layer runs of a model that is a chain."""
         return graph_table(self.model, self.runs)
 
+    @cached_property
+    def content(self) -> str:
+        """Digest of the values of its tables."""
+        from phaze.tables.base import content_digest
+
+        return content_digest(self.graph, *self.tables.values())
+
     @classmethod
     def of_tables(cls, frames: Mapping[str, pd.DataFrame], graph: pd.DataFrame) -> Self:
         """Rebuild a workload from the tables of one layout, and table `graphs`."""

@@ -21,8 +21,6 @@ from phaze.formulas.cuts import Shape, possible_cuts, shape_of
 from phaze.formulas.flushing import Chain, Footprints, Room, Setting, room, useful_widths
 from phaze.formulas.phaze.sequences import SLACK, DataWidths, LayerSequence, search
 from phaze.layout import Layout
-from phaze.spec.settings import Training
-from phaze.spec.system import Scenario
 
 
 @dataclass(frozen=True)
@@ -90,14 +88,6 @@ def read_runs(
         kinds=tuple(kinds.tolist()),
     )
     return runs, list(names)
-
-
-def read_settings(scenario: Scenario, training: Training, layout: Layout) -> list[Setting]:
-    """Placement settings (cluster, batch, memory), in the order of `Training.memory_grid`."""
-    return [
-        Setting.of(scenario, training, layout, hbm_gib, recompute=recompute)
-        for hbm_gib, recompute in training.memory_grid
-    ]
 
 
 def best_times(

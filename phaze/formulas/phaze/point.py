@@ -47,11 +47,8 @@ class Conditions:
 
     def settings(self, layout: Layout) -> list[Setting]:
         """Placement settings: for every recompute option all HBM sizes, the largest first."""
-        return [
-            Setting.of(self.scenario, self.training, layout, hbm_gib, recompute=recompute)
-            for recompute in self.training.recompute
-            for hbm_gib in sorted(self.training.hbm_gib, reverse=True)
-        ]
+        settings = Setting.grid(self.scenario, self.training, layout)
+        return sorted(settings, key=lambda setting: (setting.recompute, -setting.memory_bytes))
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from phaze.base.units import GIB
-from phaze.formulas.flushing import Chain
-from phaze.formulas.phaze.chains import read_settings
+from phaze.formulas.flushing import Chain, Setting
 from phaze.search.cosearch import evaluate_architectures
 from phaze.workload.graphs import edge_arrays
 from phaze.workload.workload import Workload
@@ -46,7 +45,7 @@ def test_a_placement_is_the_best_of_every_cut_and_width(name: str) -> None:
         mine = found.solves[found.solves["layout"] == point.layout.key]
         for chip in mine["architecture"].unique()[[0, -1]]:
             layers = chain(point, mine[mine["architecture"] == chip])
-            for setting in read_settings(given().scenario, given().training, point.layout):
+            for setting in Setting.grid(given().scenario, given().training, point.layout):
                 key = point.layout.key, chip, setting.memory_bytes / GIB, setting.recompute
                 times.append(best_time_s(layers, point.layout.tp, setting))
                 assert placed[key] == pytest.approx(times[-1], rel=1e-12), key
