@@ -8,6 +8,7 @@ import pandas as pd
 
 from phaze.base.units import UM2_PER_MM2
 from phaze.commands.roofline import Peaks, on_roofline
+from phaze.cost.designs import DESIGN_OF_CORE
 from phaze.cost.space import area_um2, describe_named, enumerate_grid
 from phaze.layout import layouts_of
 from phaze.search.cosearch import (
@@ -22,14 +23,13 @@ from phaze.spec.config import GRID_SHARDS, load_architecture
 from phaze.spec.models import AnyModel, load_model_named
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, Training
 from phaze.spec.systems import flat_scenario
-from phaze.tables.columns import OPERATOR, POINT
+from phaze.tables.columns import ENERGIES, OPERATOR, POINT
 from phaze.workload.models import extract_workload
 from phaze.workload.workload import Workload
 
 Described = dict[str, object]
 POWERS = (1, 2, 4, 8)
 """Default TMP widths to consider."""
-ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
 _ESTIMATE_COLUMNS = [
     *POINT, "layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all",
     "energy_all_j", "flops", "hbm_all_bytes", "roof", "roof_share", "layers",
@@ -83,8 +83,7 @@ def estimate_subject(
 
 def _estimated(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
     """Operators of one workload, with their estimates and the number of layers that contain them."""
-    designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
-    designs["network"] = designs["vector"]
+    designs = {core: int(chips[column].iloc[0]) for core, column in DESIGN_OF_CORE.items()}
     operators = point.tables["operators"]
     rows = operators.assign(
         design=operators["core"].map(designs).fillna(-1).astype("int64"),

@@ -324,6 +324,7 @@ SetOption = Annotated[
     ),
 ]
 SEVERAL = typer.Option(parser=whole_numbers, callback=_joined, metavar="N,N")
+"""Option for whole numbers, separated by commas."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -25,6 +25,13 @@ DEPENDS_ON = {
     "fused": ["num_tc", "num_vc", *_ARRAY, *_LANES, *_BUFFER],
 }
 """Columns of table `architectures` that determine the estimates, by core type."""
+DESIGN_OF_CORE = {
+    "tensor": "tensor_design",
+    "vector": "vector_design",
+    "fused": "fused_design",
+    "network": "vector_design",
+}
+"""Column with the core design, by core type of an operator; collectives reduce on vector cores."""
 
 
 @dataclass(frozen=True)

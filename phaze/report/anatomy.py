@@ -9,20 +9,13 @@ import numpy as np
 import pandas as pd
 
 from phaze import tables
+from phaze.cost.designs import DESIGN_OF_CORE
 from phaze.layout import Layout
 from phaze.report.findings import COMMON, PER_MODEL, placed_rows
 from phaze.report.inputs import COMMON_SHARD, Details, Inputs, Only, Slicing, table_of
 from phaze.search.winners import Outcome, chip_named, chip_of
-from phaze.tables.columns import POINT, layout_of
+from phaze.tables.columns import ENERGIES, POINT, layout_of
 
-PARTS = ("mac", "register", "l2", "glb", "hbm", "link")
-DESIGN_OF_CORE = {
-    "tensor": "tensor_design",
-    "vector": "vector_design",
-    "fused": "fused_design",
-    "network": "vector_design",
-}
-"""Column with the core design, by core type of an operator; collectives reduce on vector cores."""
 _SIZES = {
     "activation_bytes": "activation_bytes",
     "tensor_flops": "forward_tensor_flops",
@@ -80,7 +73,7 @@ def _operators_on(
     joined = scheduled.merge(estimates.drop(columns=list(POINT)), on=["work", "design"], how="left")
     # estimates are for one core and for all cores of its type: those of the schedule count
     shared = joined["all_cores"]
-    for part in PARTS:
+    for part in ENERGIES:
         joined[f"{part}_j"] = joined[f"{part}_all_j"].where(shared, joined[f"{part}_j"]).fillna(0.0)
     limit = joined["limit_all"].where(shared, joined["limit"]).fillna("none")
     return joined.assign(limit=limit, latency_s=joined["end_s"] - joined["start_s"])
@@ -120,7 +113,7 @@ def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
 
 def energies(results: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     """Table `energies`: breakdown of the energy per sample for the results of some designs."""
-    columns = {f"{part}_j": part for part in (*PARTS, "leakage")}
+    columns = {f"{part}_j": part for part in (*ENERGIES, "leakage")}
     keys = ["model", "design", "joules_per_sample"]
     rows = placed_rows(results, *designs)[[*keys, *columns]].rename(columns=columns)
     parts = rows.melt(keys, var_name="part", value_name="joules")
@@ -136,7 +129,7 @@ def energy_by_layer(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
     backward once. A tensor-parallel layer counts once per rank.
     """
     operators = operators_of(inputs, row)
-    columns = [f"{part}_j" for part in PARTS]
+    columns = [f"{part}_j" for part in ENERGIES]
     by_pass = operators.groupby(["layer", "direction"])[columns].sum().reset_index()
     counts = executions(inputs, row)
     layers = inputs.details.rows(tables.Layers, point_of(row), "").set_index("layer")["tensor_parallel"]

@@ -25,8 +25,8 @@ from phaze.layout import Layout
 from phaze.schedule.bounds import layer_bounds
 from phaze.search.economy import Least, least_sample_j
 from phaze.tables.columns import ENERGIES
+from phaze.workload.workload import DIRECTIONS
 
-DIRECTIONS = ("forward", "backward")
 CORES_OF_DESIGN = {
     "tensor_design": ("tensor",),
     "vector_design": ("vector", "network"),
@@ -52,7 +52,7 @@ def bound_layers(
     overlap_communication: bool = False,
 ) -> dict[tuple[str, str], Bounds]:
     """Latency bounds (A,) of every (layer, direction), in the order of the architectures."""
-    bounds_by_layer = {}
+    bounds_by_layer: dict[tuple[str, str], Bounds] = {}
     for layer in operators["layer"].unique():
         for direction in DIRECTIONS:
             rows = _pass(operators, layer, direction).sort_values("operator")

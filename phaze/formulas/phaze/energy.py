@@ -4,7 +4,7 @@ A layer runs forward and backward once per microbatch, and is recomputed if its 
 but the last), on every rank of a tensor-parallel layer. Every device of a stage sends the activations at its
 end and receives their gradients once per microbatch. The gradients of all weights go around the ring of the d
 pipelines once per batch, 2 (d - 1)/d of their bytes on each device. The devices in use leak for the whole
-time per batch. Energies have one column per part of the chip, in the order of `DYNAMIC`.
+time per batch. Energies have one column per part of the chip, in the order of `ENERGIES`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,15 @@ from phaze.base.units import UM2_PER_MM2
 from phaze.formulas.phaze.chains import Runs
 from phaze.layout import Layout
 from phaze.spec.architecture import EnergyFigures
+from phaze.tables.columns import ENERGIES
 
-DYNAMIC = ("mac", "register", "l2", "glb", "hbm", "link")
-"""Parts of the chip with dynamic energy."""
-PARTS = (*DYNAMIC, "leakage")
-HBM, LINK = DYNAMIC.index("hbm"), DYNAMIC.index("link")
+LINK = ENERGIES.index("link")
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Energy rates of memory, links and leakage."""
+    """Energy rates of links and leakage."""
 
-    hbm_j_per_byte: float
-    """Energy per byte to or from HBM."""
     link_j_per_byte: float
     """Energy per byte to another device."""
     leakage_w_per_um2: float
@@ -40,7 +36,6 @@ class Rates:
     def of(cls, figures: EnergyFigures) -> Rates:
         """Energy rates of a technology."""
         return cls(
-            hbm_j_per_byte=figures.hbm_j_per_byte,
             link_j_per_byte=figures.link_j_per_byte,
             leakage_w_per_um2=figures.leakage_w_per_mm2 / UM2_PER_MM2,
         )

@@ -12,13 +12,14 @@ from phaze.cost.memory import ParameterBytes, parameter_bytes
 from phaze.cost.utilisation import peak_flops_per_s
 from phaze.formulas.flushing import Setting
 from phaze.formulas.phaze.chains import Runs, read_runs
-from phaze.formulas.phaze.energy import DYNAMIC, LayerEnergy
+from phaze.formulas.phaze.energy import LayerEnergy
 from phaze.layout import Layout
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.counts import TokenFlops
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
-from phaze.tables.columns import layout_of
+from phaze.tables.columns import ENERGIES, layout_of
+from phaze.workload.workload import DIRECTIONS
 
 Latencies = tuple[Floats, Floats]
 """Forward and backward latency of one layer of each kind."""
@@ -131,8 +132,8 @@ def read_devices(
         return []
     chips = architectures.set_index("architecture").loc[names]
     rows = _rows_of(point, solves, names)
-    objectives, bounds = (_latencies(solves, rows, value) for value in ("objective_s", "bound_s"))
-    parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in DYNAMIC], axis=-1)
+    objectives, bounds = (solves[value].to_numpy(float)[rows] for value in ("objective_s", "bound_s"))
+    parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in ENERGIES], axis=-1)
     return [
         TimedChip(
             name=name,
@@ -146,29 +147,20 @@ def read_devices(
                 float(chips["clock_hz"].iloc[a]) or conditions.scenario.clock_hz,
             ),
             area_um2=float(chips["area_um2"].iloc[a]),
-            latencies=objectives[a],
-            bounds=bounds[a],
+            latencies=(objectives[a, 0], objectives[a, 1]),
+            bounds=(bounds[a, 0], bounds[a, 1]),
             work=LayerEnergy(*parts[a]),
         )
         for a, name in enumerate(names)
     ]
 
 
-def _latencies(solves: pd.DataFrame, rows: Ints, value: str) -> list[Latencies]:
-    """Values from one column of table `solves` for each architecture in `rows`, by pass and layer kind."""
-    return [(forward, backward) for forward, backward in solves[value].to_numpy(float)[rows]]
-
-
 def _rows_of(point: Point, solves: pd.DataFrame, names: list[str]) -> Ints:
     """Row number in table `solves` for each architecture, direction and kind of layer, (A, 2, kinds)."""
-    row_numbers = np.full((len(names), 2, len(point.kinds)), -1, dtype=np.int64)
-    chips = pd.Index(names).get_indexer(pd.Index(solves["architecture"]))
-    layer, direction = (solves[key].to_numpy(object) for key in ("layer", "direction"))
-    for d, pass_name in enumerate(("forward", "backward")):
-        for k, name in enumerate(point.kinds):
-            matching = np.flatnonzero((layer == name) & (direction == pass_name) & (chips >= 0))
-            row_numbers[chips[matching], d, k] = matching
-    missing = (row_numbers < 0).any(axis=(1, 2))
+    keys = pd.MultiIndex.from_frame(solves[["architecture", "direction", "layer"]])
+    wanted = pd.MultiIndex.from_product([names, DIRECTIONS, point.kinds])
+    rows = np.asarray(keys.get_indexer(wanted), np.int64).reshape(len(names), len(DIRECTIONS), -1)
+    missing = (rows < 0).any(axis=(1, 2))
     if missing.any():
         raise ValueError(f"table solves: a layer of {names[int(missing.argmax())]} has no schedule")
-    return row_numbers
+    return rows

@@ -10,15 +10,14 @@ import numpy as np
 from phaze.base.units import GIB
 from phaze.cost.utilisation import model_flops_utilisation
 from phaze.formulas.flushing import Chain, Setting, stage_loads
-from phaze.formulas.phaze.energy import PARTS, Batch, Rates, dynamic_j, ring_bytes, sample_j, sent_bytes
+from phaze.formulas.phaze.energy import Batch, Rates, dynamic_j, ring_bytes, sample_j, sent_bytes
 from phaze.formulas.phaze.flush import Infeasible, Placement
 from phaze.formulas.phaze.point import Conditions, Point, TimedChip
 from phaze.formulas.phaze.reasons import stage_stashes
 from phaze.spec.rows import StageLoad
+from phaze.tables.columns import SAMPLE_ENERGIES
 
 Row = dict[str, object]
-ENERGIES = ("joules_per_sample", *(f"{part}_j" for part in PARTS))
-"""Energy columns of table `placements`."""
 MEMORY_GAIN = 0.01
 """Memory is the bottleneck if unlimited memory would make a placement faster by more than this fraction."""
 
@@ -114,11 +113,11 @@ def _energies(
         Batch(point.layout, conditions.scenario.global_batch),
         Rates.of(conditions.energy),
     )
-    return dict(zip(ENERGIES, [float(parts.sum()), *parts.tolist()], strict=True))
+    return dict(zip(SAMPLE_ENERGIES, [float(parts.sum()), *parts.tolist()], strict=True))
 
 
 def _infeasible(result: Infeasible) -> Row:
-    never = dict.fromkeys(("time_per_batch_s", "bound_s", "max_load_s", "sync_s", *ENERGIES), np.inf)
+    never = dict.fromkeys(("time_per_batch_s", "bound_s", "max_load_s", "sync_s", *SAMPLE_ENERGIES), np.inf)
     nothing = dict.fromkeys(("samples_per_s", "tokens_per_s", "mfu", "mfu_paper"), 0.0)
     none = dict.fromkeys(("data", "stages", "devices_used"), 0)
     about = {"status": "infeasible", "reason": result.reason, "binding": result.limit}

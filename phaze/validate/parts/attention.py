@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -16,9 +16,8 @@ from phaze.spec.speeds.attention import HEAD, AttentionKernel, AttentionPass
 from phaze.spec.system import Device
 from phaze.validate.constants import Site
 from phaze.validate.parts.base import KernelPart
+from phaze.workload.workload import DIRECTIONS, Direction
 
-Direction = Literal["forward", "backward"]
-DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 SIZES = ("batch", "sequence", "heads", "kv_heads", "head_size", "value_size")
 MASKS = ("causal", "none")
 LONG = 2048

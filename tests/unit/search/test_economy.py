@@ -26,7 +26,7 @@ from phaze.search.economy import Least, least_sample_j
 from phaze.tables.columns import ENERGIES
 from tests.unit.formulas.phaze.test_chains import random_latencies, random_runs, random_setting
 
-RATES = Rates(hbm_j_per_byte=0.02, link_j_per_byte=0.01, leakage_w_per_um2=0.5)
+RATES = Rates(link_j_per_byte=0.01, leakage_w_per_um2=0.5)
 
 
 def joules(

@@ -10,7 +10,6 @@ import pytest
 
 from phaze.base.units import GIB
 from phaze.cost.space import OPTIONAL
-from phaze.formulas.phaze.energy import PARTS
 from phaze.formulas.phaze.flush import Placement, place_chain
 from phaze.formulas.phaze.model import place_model
 from phaze.formulas.phaze.point import Conditions, read_point
@@ -21,6 +20,7 @@ from phaze.spec.counts import TokenFlops
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import Architectures, Placements, Screens, Solves, Stages
+from phaze.tables.columns import SAMPLE_ENERGIES
 from tests.unit.formulas.phaze.examples import ample_setting
 
 NAMES = ("a0", "a1", "a2")
@@ -220,7 +220,7 @@ def test_energy_of_a_sample_is_the_sum_of_its_parts_counted_by_hand(placed: Plac
         assert row["link_j"] == pytest.approx(8e-11 * (sent + ring))
         device_s = row["devices_used"] * row["time_per_batch_s"]
         assert row["leakage_j"] == pytest.approx(1.5e-7 * 2 * device_s / 64)
-    np.testing.assert_allclose(rows[[f"{part}_j" for part in PARTS]].sum(axis=1), rows["joules_per_sample"])
+    np.testing.assert_allclose(rows[[*SAMPLE_ENERGIES][1:]].sum(axis=1), rows["joules_per_sample"])
     assert np.isinf(placed[0].loc[placed[0]["status"] == "infeasible", "joules_per_sample"]).all()
 
 
