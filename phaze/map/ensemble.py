@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -21,11 +20,9 @@ from phaze.map.schemes import near_devices
 from phaze.map.search import SearchLimits, SearchResult, proves, search
 from phaze.pipeline.gpipe import simulate_step, step_time_s
 from phaze.spec.mapping import StoredMapping, StoredSearch
-from phaze.spec.names import Instantiation, InstantiationChoice
+from phaze.spec.names import Instantiation, InstantiationChoice, MapMethod
 from phaze.workload.operator_graphs import StageGraph
 
-Method = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
-"""Method that found a mapping."""
 AUTHORS: tuple[Instantiation, ...] = ("p2p", "allreduce")
 """The paper's two instantiations. Its Table VI reports the better one by simulated throughput."""
 
@@ -49,7 +46,7 @@ class MapSettings:
 class MappingCandidate:
     """A mapping, its method, and its simulated step time."""
 
-    method: Method
+    method: MapMethod
     mapping: Ints
     step_s: float
     search: SearchResult | None = None
@@ -158,7 +155,7 @@ class _MappingMethods:
         return self._candidate("local-search", best)
 
     def _candidate(
-        self, method: Method, mapping: Ints, result: SearchResult | None = None
+        self, method: MapMethod, mapping: Ints, result: SearchResult | None = None
     ) -> MappingCandidate:
         step = step_time_s(self.stages, mapping, self.network, self.settings.memory_bytes_per_s)
         return MappingCandidate(method, mapping, step, result)

@@ -21,7 +21,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.network import Kind, Members, Network
 from phaze.layout import Group
-from phaze.map.ensemble import Mapped, MappingCandidate, MapSettings, Method, map_stages
+from phaze.map.ensemble import Mapped, MappingCandidate, MapSettings, map_stages
 from phaze.map.networks import units_of
 from phaze.plan.answer.answer import question_of
 from phaze.plan.answer.priced import PricedLayout
@@ -30,11 +30,12 @@ from phaze.plan.pricing.price import Price
 from phaze.plan.question import PlanQuestion
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.mapping import StoredRankMap
+from phaze.spec.names import MapMethod
 from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
 from phaze.spec.training_plan import TrainingPlan
 from phaze.workload.operator_graphs import stage_graph
 
-DEFAULT: Method = "cs-map"
+DEFAULT: MapMethod = "cs-map"
 """Mapping equal to the runtime's order: replicas of a stage on consecutive units, then stages."""
 
 
@@ -89,7 +90,7 @@ class RankMap:
     unit: int
     mapped: Mapped
     """Mappings of pipeline and data-parallel ranks to units."""
-    time_s: dict[Method, float]
+    time_s: dict[MapMethod, float]
     """Predicted step time, by method."""
 
     @cached_property
@@ -132,7 +133,7 @@ def map_ranks(
     until = deadline or Deadline(settings.limits.time_s)
     stages = stages_of(PricedLayout.of_recipe(question, recipe).price, planned.question.model.name)
     mapped = map_stages(stage_graph(stages), units_of(devices, unit), settings, until)
-    time_s: dict[Method, float] = {}
+    time_s: dict[MapMethod, float] = {}
     for candidate in (*mapped.heuristics, *mapped.candidates):
         if candidate.method == DEFAULT or not until.passed:
             time_s[candidate.method] = time_on(

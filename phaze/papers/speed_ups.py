@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from phaze.spec.map_study import StagesPoint
-from phaze.tables import OWN_WAYS, WAYS
+from phaze.spec.names import MAP_METHODS
+from phaze.tables import OWN_WAYS
 
 POINT = [*StagesPoint.model_fields]
 NETWORK = ["topology", "seed"]
@@ -29,7 +30,7 @@ def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
     missing if only the authors' searches ran.
     """
     wide = mappings.pivot_table(index=[*POINT, *NETWORK], columns="way", values=value, aggfunc="min")
-    wide = wide.reindex(columns=WAYS)
+    wide = wide.reindex(columns=MAP_METHODS)
     chosen = mappings[mappings["by_sizes"]].set_index([*POINT, *NETWORK])[value]
     table = wide.assign(
         **{

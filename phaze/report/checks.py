@@ -11,6 +11,7 @@ import pandas as pd
 
 from phaze.base.arrays import Floats
 from phaze.base.ranking import tied
+from phaze.cost.space import COMPONENTS
 from phaze.layout import layouts_of
 from phaze.pages.verdicts import ROUNDING, Checklist, Verdicts, at_most, check_rows, close
 from phaze.report import anatomy
@@ -198,7 +199,7 @@ def _schedules_end_with_their_objective(e: Evidence) -> Verdicts:
 
 @CHECKS.hold("areas of the parts sum to the chip")
 def _areas_add_up(e: Evidence) -> Verdicts:
-    parts = e.searched[["tensor_um2", "vector_um2", "l2_um2", "glb_um2", "other_um2"]].sum(axis=1)
+    parts = e.searched[COMPONENTS].sum(axis=1)
     return check_rows(close(parts, e.searched["area_um2"]), e.searched, ("shard", "architecture"))
 
 

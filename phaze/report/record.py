@@ -14,6 +14,7 @@ from phaze.pages.verdicts import checks_section
 from phaze.pages.words import times
 from phaze.report.findings import PER_MODEL, Findings, Part
 from phaze.report.inputs import Inputs
+from phaze.schedule.decomposition import STATUSES
 from phaze.tables import Proofs
 from phaze.tables.columns import by_numbers
 
@@ -122,11 +123,11 @@ def count_proofs(solves: pd.DataFrame) -> pd.DataFrame:
     if solves.empty:
         return Proofs.empty()
     by_model = solves.assign(
-        **{status: solves["status"] == status for status in ("optimal", "feasible", "timed_out")},
+        **{status: solves["status"] == status for status in STATUSES},
         programs=solves["method"] == "program",
         branching=solves["objective_s"] < solves["all_cores_s"] * (1 - 1e-9),
     ).groupby("model")
-    counts = ["optimal", "feasible", "timed_out", "programs", "z_needed", "branching"]
+    counts = [*STATUSES, "programs", "z_needed", "branching"]
     table = by_model[counts].sum().assign(solves=by_model.size(), largest_gap=by_model["gap"].max())
     return Proofs.check(table.reset_index())
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -30,8 +29,8 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import Ranks, name_ranks, order, smallest, within
 from phaze.search.stage import could_matter
+from phaze.spec.names import Mean
 
-Mean = Literal["mean", "normalised", "geometric"]
 AT = ["architecture", "hbm_gib"]
 
 

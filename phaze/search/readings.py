@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from phaze.search.cosearch import Problem, Subject, Terms, best_placement, look_up_architectures
+from phaze.search.winners import PRICED
 from phaze.spec.models import AnyModel, parse_model
 from phaze.tables import Readings
 
 log = logging.getLogger(__name__)
 
-PLAN = ["model", "architecture", "hbm_gib", "planner"]
-"""Columns that identify a plan under an interpretation."""
 Changes = Mapping[str, Mapping[str, object]]
 """Changed settings of a problem, by section and key."""
 
@@ -61,5 +60,5 @@ def read_plans(reading: str, subject: Subject, architectures: pd.DataFrame, term
     recomputation, by the order of `best_placement`.
     """
     placements = look_up_architectures(subject, architectures, terms, ["placements"])["placements"]
-    best = [best_placement(rows) for _, rows in placements.groupby(PLAN, sort=True)]
+    best = [best_placement(rows) for _, rows in placements.groupby(PRICED, sort=True)]
     return Readings.check(pd.DataFrame(best).assign(reading=reading)[list(Readings.fields())])

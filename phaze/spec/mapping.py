@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from phaze.spec.names import MapMethod
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Index, Result, Text
 
@@ -11,7 +12,7 @@ from phaze.spec.values import Count, Index, Result, Text
 class StoredSearch(Noun):
     """Result of one mapping algorithm."""
 
-    name: Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
+    name: MapMethod
     """Algorithm. `p2p` minimises c_u + c_m (6), `allreduce` c_u + c_AR (7), and `exact` all three terms by
     Algorithm 1. `local-search` is simulated annealing. `cs-map` and `p2p-map` are heuristics."""
     step_time_s: Result

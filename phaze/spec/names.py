@@ -36,6 +36,16 @@ Instantiation = Literal["p2p", "allreduce", "exact"]
 """Terms of a mapping's stage time: compute c_u plus messages c_m (6), plus all-reduce c_AR (7), or both."""
 InstantiationChoice = Literal[Instantiation, "auto", "authors", "ensemble"]
 """Instantiations to search: one, the paper's choice by sizes, both of the paper's, or all plus annealing."""
+MapMethod = Literal[Instantiation, "local-search", "cs-map", "p2p-map"]
+"""Method that found a mapping: an instantiation, annealing, or one of two heuristics."""
+MAP_METHODS: tuple[MapMethod, ...] = get_args(MapMethod)
+Mean = Literal["mean", "normalised", "geometric"]
+"""Mean of the models' throughputs that a common architecture maximises."""
+AdapterComparison = Literal["best", "equal-adapters", "slowest-fastest"]
+"""Adapter counts at which two strategies are compared: the best of each; the same count for both, where the
+gain is largest; or the slowest of one with the fastest of the other."""
+ParameterGroup = Literal["dense", "expert", "embedding", "tied"]
+"""Parameter groups: embeddings, the head's copy of a tied embedding, experts, and all others (dense)."""
 Partitioner = Literal["full", "fastest", "paper", "clusters", "order", "pipedream", "pipedream-operators"]
 """Names of the partitioners: five of phaze, and two of PipeDream.
 

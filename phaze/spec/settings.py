@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.layout import Layout, Optimizer
-from phaze.spec.names import Backward
+from phaze.spec.names import Backward, Mean
 from phaze.spec.noun import Noun
 from phaze.spec.values import Flag, Label, Name, Positive, PositiveInt, Seed, Share
 
@@ -132,7 +132,7 @@ class ScreenSettings(Noun):
     """Number of best architectures to report."""
     tolerance: Share = 0.01
     """Allowed loss of throughput when looking for the smallest area and HBM, as a share of the best."""
-    common: Literal["mean", "normalised", "geometric"] = "mean"
+    common: Mean = "mean"
     """Mean of the models' throughputs that the common architecture maximises."""
 
 

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from phaze.base.errors import PhazeError
 from phaze.layout import Optimizer, Precision, Zero
 from phaze.spec.model import Model
+from phaze.spec.names import AdapterComparison
 from phaze.spec.noun import Noun
 from phaze.spec.values import Label, Name, PositiveInt
 
@@ -233,7 +234,7 @@ class TiledCase(TiledSettings):
 class ExchangeReading(Noun):
     """Interpretation of the communication between two groups of tiles (PALM, Figure 12)."""
 
-    compare: Literal["best", "equal-adapters", "slowest-fastest"] = "best"
+    compare: AdapterComparison = "best"
     """Comparison of strategies: each with its best number of adapters; both with the same number, where the
     gain is largest; or the slowest of the first over the fastest of the second.
     """

@@ -16,6 +16,7 @@ from phaze.base.errors import PhazeError
 from phaze.spec.counts import TokenFlops
 from phaze.spec.derived import DerivedNoun
 from phaze.spec.model import Model
+from phaze.spec.names import ParameterGroup
 from phaze.spec.noun import Noun
 from phaze.spec.pattern import pattern_of
 from phaze.spec.rows import Gemm
@@ -66,7 +67,7 @@ class TracedOperator(Noun):
     """Parameters that no earlier operator reads."""
     constant_bytes: Index = 0
     """Bytes of the masks, tables and indices that the operator reads."""
-    group: Literal["dense", "expert", "embedding", "tied"] = "dense"
+    group: ParameterGroup = "dense"
     """Group of the operator's parameters."""
 
     @property

@@ -21,7 +21,6 @@ from phaze.tables.base import (
 )
 from phaze.tables.cases import (
     OWN_WAYS,
-    WAYS,
     FiguresRead,
     MappedDevices,
     Mappings,

@@ -1,11 +1,10 @@
 """Results of cases that use none of the study's models: mappings to devices, simulations on tiles."""
 
 from phaze.spec.mapping import StoredSearch
-from phaze.spec.names import PARTITIONERS
+from phaze.spec.names import MAP_METHODS, PARTITIONERS
 from phaze.tables.base import Table, columns_of, count, flag, real, text
 
-WAYS = ("p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map")
-OWN_WAYS = WAYS[:4]
+OWN_WAYS = MAP_METHODS[:4]
 """Our search methods; the other methods are heuristics."""
 
 POINT = {
@@ -35,7 +34,7 @@ _RUN = {
 class Mappings(Table):
     """Simulated training step under the mapping found by each method."""
 
-    keys = {**_KEYS, "way": text("mapping method", *WAYS)}
+    keys = {**_KEYS, "way": text("mapping method", *MAP_METHODS)}
     columns = {
         "step_s": real("simulated step time"),
         "shared_step_s": real("step time with contention at the ports of nodes, where the topology has them"),
@@ -67,7 +66,7 @@ class MappedDevices(Table):
 
     keys = {
         **_KEYS,
-        "way": text("mapping method", *WAYS),
+        "way": text("mapping method", *MAP_METHODS),
         "stage": count("stage s, from the input"),
         "replica": count("replica r, in the order of the ring"),
     }

@@ -24,6 +24,7 @@ from phaze.cost.network.messages import Message, Plan, together
 from phaze.cost.network.network import Levels, Tier
 from phaze.cost.network.topology import Switching
 from phaze.layout import Group
+from phaze.spec.names import AdapterComparison
 from phaze.spec.tiled_study import ExchangeReading, Figure
 from phaze.tables import TiledNetworks
 from phaze.tiles.placement import ring
@@ -37,9 +38,6 @@ Ties = Literal["ring", "rows"]
 TileTask = Literal["all-reduce", "all-to-all", "read", "write"]
 Against = Literal["longest", "sum"]
 """Contention-free formula for tasks that start together: their maximum time, or the sum of their times."""
-Compare = Literal["best", "equal-adapters", "slowest-fastest"]
-"""Adapter counts at which two strategies are compared: the best of each; the same count for both, where the
-gain is largest; or the slowest of one with the fastest of the other."""
 CORES = Wires(1024e9, 1e-9)
 """Links inside a wafer tile (PALM, Table VI); the paper gives no Link_Time: 1 ns per hop is assumed."""
 GRID = TileGrid(4, 4)
@@ -168,7 +166,7 @@ class Contended(NamedTuple):
 
 
 def ring_all_reduce(tiles: int, size_bytes: float) -> Contended:
-    """Compare an all-reduce on 2 × 2, 4 × 4, … tiles with 2 (p − 1) (α + size/p · β) (Figure 6)."""
+    """AdapterComparison an all-reduce on 2 × 2, 4 × 4, … tiles with 2 (p − 1) (α + size/p · β) (Figure 6)."""
     grid = TileGrid(round(tiles**0.5), round(tiles**0.5))
     order = ring(grid, range(tiles)).order
     simulated = deliver(mesh(grid, CORES), collective("all_reduce", order, size_bytes)).time_s
@@ -177,7 +175,7 @@ def ring_all_reduce(tiles: int, size_bytes: float) -> Contended:
 
 
 def overlapping(tasks: Sequence[TileTask], size_bytes: float) -> Contended:
-    """Compare tasks started simultaneously on 4 × 4 tiles with the same tasks run alone (Figure 7).
+    """AdapterComparison tasks started simultaneously on 4 × 4 tiles with the same tasks run alone (Figure 7).
 
     For an all-reduce or all-to-all, size_bytes is the tensor of one tile. For a read or write, it is the
     total of all tiles.
@@ -197,7 +195,7 @@ def _tasks(size_bytes: float) -> Mapping[TileTask, Plan]:
 
 
 def in_turns(tasks: int, size_bytes: float) -> Contended:
-    """Compare `tasks` concurrent tasks of alternating kinds with each task run alone (Figure 7).
+    """AdapterComparison `tasks` concurrent tasks of alternating kinds with each task run alone (Figure 7).
 
     Follows the authors' program, where an all-to-all is sent around the ring, in p − 1 rounds of (p − 1)/p of
     a tensor each. Every tile reads or writes a tensor of its own.
@@ -299,7 +297,7 @@ class StrategyTimes(NamedTuple):
     broken: bool
     """True if an extra tile breaks the rings: PALM then chooses strategy 2, otherwise strategy 1."""
 
-    def compared(self, compare: Compare) -> tuple[float, float]:
+    def compared(self, compare: AdapterComparison) -> tuple[float, float]:
         """Times of strategies 1 and 2 in s, at the adapter counts that `compare` selects."""
         if compare == "best":
             return min(self.first_s), min(self.second_s)
@@ -308,7 +306,7 @@ class StrategyTimes(NamedTuple):
         slow, fast = (max, min) if self.broken else (min, max)
         return slow(self.first_s), fast(self.second_s)
 
-    def gain(self, compare: Compare) -> float:
+    def gain(self, compare: AdapterComparison) -> float:
         """Speed-up of the strategy that PALM prefers: on a ring the first, on a broken ring the second.
 
         Published: 3.08 and 1.23.

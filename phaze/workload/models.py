@@ -11,6 +11,7 @@ from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
+from phaze.spec.names import ParameterGroup
 from phaze.spec.settings import ExtractSettings
 from phaze.spec.traced import Traced
 from phaze.spec.vision import ResNet, SemanticFpn
@@ -23,7 +24,7 @@ from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
 from phaze.workload.lower.memory import kept_tensors, statistics_bytes
 from phaze.workload.lower.sharding import slice_model
-from phaze.workload.primitives import LayerGraph, ModelGraph, ParameterGroup
+from phaze.workload.primitives import LayerGraph, ModelGraph
 from phaze.workload.workload import Layer, Workload, graph_table
 
 if TYPE_CHECKING:

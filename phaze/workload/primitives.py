@@ -15,11 +15,9 @@ from typing import Generic, Literal, Self, TypeVar
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Axis, Module, OffloadedModule
+from phaze.spec.names import ParameterGroup
 from phaze.spec.rows import Gemm
 from phaze.workload.kinds import KINDS, Kind
-
-ParameterGroup = Literal["dense", "expert", "embedding", "tied"]
-"""Parameter groups: embeddings, the head's copy of a tied embedding, experts, and all others (dense)."""
 
 Region = Module | OffloadedModule | Literal["scan", "gate", "router", "logits"]
 """Group of primitives that may be recomputed, offloaded, or kept in high precision together.

@@ -14,10 +14,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from phaze.layout import Axis, Layout, OffloadedModule
+from phaze.spec.names import ParameterGroup
 from phaze.spec.rows import OperatorBytes
 from phaze.workload.lower.memory import StoredTensor
 from phaze.workload.operators import Edge, LayerPass, Operator, Part
-from phaze.workload.primitives import LayerRun, ParameterGroup, Region
+from phaze.workload.primitives import LayerRun, Region
 
 if TYPE_CHECKING:  # importing pandas takes longer than building a model
     import pandas as pd

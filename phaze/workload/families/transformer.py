@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from phaze.spec.blocks import Attention, Block
+from phaze.spec.names import ParameterGroup
 from phaze.spec.rows import Gemm
 from phaze.spec.scans import Mamba
 from phaze.workload.families.attention import attention
@@ -24,7 +25,6 @@ from phaze.workload.primitives import (
     LayerGraph,
     LayerRun,
     ModelGraph,
-    ParameterGroup,
     Primitive,
     Tensor,
     with_forks,

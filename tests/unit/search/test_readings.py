@@ -10,7 +10,8 @@ from phaze.base.store import Store
 from phaze.cost.space import describe_named
 from phaze.layout import Layout, layouts_of
 from phaze.search.cosearch import Problem, Terms, evaluate_architectures, extract_subject
-from phaze.search.readings import PLAN, change_problem, read_model, read_plans
+from phaze.search.readings import change_problem, read_model, read_plans
+from phaze.search.winners import PRICED
 from phaze.spec.architecture import Architecture, load_technology
 from phaze.spec.model import Model
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training
@@ -41,11 +42,11 @@ def test_the_best_plan_of_all_widths_and_microbatches_is_kept() -> None:
     subject = extract_subject(
         MODEL, 128, layouts_of((1, 2), (1, 2)), ExtractSettings(), Layout(pp=2, dp=2, tp=1)
     )
-    found = read_plans("x", subject, named, TERMS).set_index(PLAN)
+    found = read_plans("x", subject, named, TERMS).set_index(PRICED)
     every = evaluate_architectures(subject, named, TERMS).placements
     assert len(found) == 2 * 2 * 3
     assert set(found["reading"]) == {"x"}
-    assert (found["time_per_batch_s"] == every.groupby(PLAN)["time_per_batch_s"].min()).all()
+    assert (found["time_per_batch_s"] == every.groupby(PRICED)["time_per_batch_s"].min()).all()
     searched = found.xs("phaze", level="planner")
     assert (searched["status"] == "placed").all()
     assert (searched.xs(0.25, level="hbm_gib")["time_per_batch_s"]
@@ -72,7 +73,7 @@ def test_only_what_no_other_reading_has_evaluated_is_evaluated(tmp_path: Path) -
     widths = 2
     assert len(evaluated) == widths * len({"study", "fast"})
     plans = {
-        reading: rows.drop(columns="reading") for reading, rows in first.set_index(PLAN).groupby("reading")
+        reading: rows.drop(columns="reading") for reading, rows in first.set_index(PRICED).groupby("reading")
     }
     assert plans["same"].equals(plans["study"])
     assert (plans["fast"]["time_per_batch_s"] < plans["study"]["time_per_batch_s"]).any()

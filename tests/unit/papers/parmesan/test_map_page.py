@@ -13,7 +13,8 @@ from phaze.papers.publications import PublishedMaps
 from phaze.papers.scores import geometric_mean, mean_factor, rms_factor
 from phaze.papers.speed_ups import speed_ups, steps
 from phaze.spec.map_study import Maps
-from phaze.tables import WAYS, Mappings, SearchGaps
+from phaze.spec.names import MAP_METHODS
+from phaze.tables import Mappings, SearchGaps
 from tests.unit.papers.parts import part, parts
 
 MAPS = Maps.parse(
@@ -38,7 +39,7 @@ POINT = {
     "graph": "net", "partitioner": "full", "hyper_operators": 8, "stages": 2, "replicas": 2,
     "microbatches": 4, "topology": "random",
 }  # fmt: skip
-STEPS = dict(zip(WAYS, (4.0, 5.0, 3.0, 2.0, 12.0, 8.0), strict=True))
+STEPS = dict(zip(MAP_METHODS, (4.0, 5.0, 3.0, 2.0, 12.0, 8.0), strict=True))
 
 
 def inputs_with(step_s: dict[str, float], bound_s: float = 0.5) -> MapInputs:
