@@ -366,23 +366,21 @@ def _script_options(verb: str, layout: str | None, runtime: str) -> dict[str, in
     return layout_fields(f"{verb}: --layout", layout, OPTIONS)
 
 
-def compare(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN",
-            help="CSV of runs, as for simulate --runs, or a file of flags or settings of the plan's runtime.",
-            callback=options.readable,
-        ),
-    ],
-    planned: options.PlanArgument,
-    row: Annotated[
-        int | None,
-        typer.Option(help="Number of the run's row in the CSV, from 1; needed if there are several."),
-    ] = None,
-    layout: LayoutOption = None,
-    as_json: options.JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Options of `phaze compare`: the run, the plan, and which run of a file it is."""
+
+    run: Annotated[Path, typer.Argument(metavar="RUN", callback=options.readable)]
+    """CSV of runs, as for simulate --runs, or a file of flags or settings of the plan's runtime."""
+    planned: options.PlanArgument
+    row: int | None = None
+    """Number of the run's row in the CSV, from 1; needed if there are several."""
+    layout: LayoutOption = None
+    as_json: options.JsonOption = False
+
+
+@options.takes(CompareOptions)
+def compare(request: CompareOptions) -> None:
     """Show how much faster a run would be with a plan.
 
     Run and plan have the same model, batch and devices. Changes are made one at a time, the most valuable
@@ -391,9 +389,9 @@ def compare(
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
-    comparison = compared(run, read_as(TrainingPlan, planned), row, layout)
+    comparison = compared(request.run, read_as(TrainingPlan, request.planned), request.row, request.layout)
     with telling("compare"):
-        text = json.dumps(comparison.as_row(), indent=1) if as_json else comparison.in_words()
+        text = json.dumps(comparison.as_row(), indent=1) if request.as_json else comparison.in_words()
     typer.echo(text)
 
 

@@ -43,9 +43,9 @@ class MapOptions:
     """Seed of all random numbers."""
     heuristics: Annotated[bool, typer.Option("--heuristics/--no-heuristics")] = True
     """Allow CS and p2p map as the answer, and as starting bounds of the searches."""
-    tries: Annotated[int, typer.Option(min=1, max=2**62)] = 4000000
+    tries: Annotated[int, typer.Option(min=1, max=2**62)] = 4_000_000
     """Devices tried for one target time before it is given up."""
-    steps: Annotated[int, typer.Option(min=0, max=2**40)] = 1000000
+    steps: Annotated[int, typer.Option(min=0, max=2**40)] = 1_000_000
     """Steps of every chain of the local search."""
     time_limit_s: Annotated[float, typer.Option("--time-limit", min=0)] = math.inf
     """Time limit of the whole command in seconds. With a limit, results may differ from run to run and bounds

@@ -121,12 +121,20 @@ def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Pat
         typer.echo(str(accuracy))
 
 
-def certify(
-    file: options.PlanArgument,
-    draws: Annotated[int, typer.Option(help="Number of random plans to price.", min=1, max=100_000)] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of the random plans.", min=0, max=2**62)] = 0,
-    as_json: options.JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CertifyOptions:
+    """Options of `phaze certify`: the plan, and the random plans to price."""
+
+    file: options.PlanArgument
+    draws: Annotated[int, typer.Option(min=1, max=100_000)] = 200
+    """Number of random plans to price."""
+    seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0
+    """Seed of the random plans."""
+    as_json: options.JsonOption = False
+
+
+@options.takes(CertifyOptions)
+def certify(request: CertifyOptions) -> None:
     """Try to refute a plan's lower bound with random plans.
 
     Random layouts and pipeline splits are priced without the search. A plan that fits and is faster than the
@@ -135,6 +143,7 @@ def certify(
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
+    file, draws = request.file, request.draws
     plan = read_as(TrainingPlan, file)  # before slow imports
     from phaze.certify.plans import certify_plan
     from phaze.plan.answer.replay import ReplayedPlan
@@ -145,9 +154,9 @@ def certify(
             raise PhazeError(
                 f"{file}: {replayed.figures}; its certificate holds for other prices: run `phaze plan` again"
             )
-        audit = certify_plan(plan, draws, seed)
-    if not audit.counterexamples or as_json:
-        typer.echo(json.dumps(audit.as_row(), indent=1) if as_json else audit.in_words())
+        audit = certify_plan(plan, draws, request.seed)
+    if not audit.counterexamples or request.as_json:
+        typer.echo(json.dumps(audit.as_row(), indent=1) if request.as_json else audit.in_words())
     if audit.counterexamples:
         raise PhazeError(
             f"{file}: certificate.bound_s: {len(audit.counterexamples)} of {draws} plans are faster than "

@@ -223,24 +223,27 @@ def _read(request: options.WorkloadOptions) -> Subject:
     return read_subject(request.model, request.sequence, widths, microbatches, request.backward)
 
 
-def space(
-    area_limit_mm2: Annotated[
-        float | None, typer.Option(help="Largest area of a chip in mm2. Default: the area of TPUv4.", min=0)
-    ] = None,
-    minimum_share: Annotated[
-        bool,
-        typer.Option(help="Leave out architectures below 30 % of the area limit, as the Phaze paper does."),
-    ] = True,
-    as_json: options.JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class SpaceOptions:
+    """Options of `phaze space`: the limits of the search space."""
+
+    area_limit_mm2: Annotated[float | None, typer.Option(min=0)] = None
+    """Largest area of a chip in mm2. Default: the area of TPUv4."""
+    minimum_share: Annotated[bool, typer.Option("--minimum-share/--no-minimum-share")] = True
+    """Leave out architectures below 30 % of the area limit, as the Phaze paper does."""
+    as_json: options.JsonOption = False
+
+
+@options.takes(SpaceOptions)
+def space(request: SpaceOptions) -> None:
     """Print the size of the search space of architectures.
 
     Also prints the smallest and the largest architecture.
     """
     from phaze.commands.answers import describe_space
 
-    described = describe_space(area_limit_mm2, minimum_share=minimum_share)
-    if as_json:
+    described = describe_space(request.area_limit_mm2, minimum_share=request.minimum_share)
+    if request.as_json:
         typer.echo(json.dumps(described, indent=2))
         return
     number, area_mm2 = described["architectures"], described["area_limit_mm2"]
@@ -251,16 +254,23 @@ def space(
             typer.echo(f"{which}: {architecture['architecture']}, {architecture['area_mm2']:.5f} mm2")
 
 
-def export(
-    table: Annotated[Path, typer.Argument(help="Parquet table of a study.")],
-    form: Annotated[Format, typer.Option("--format", help="Output format.")] = "csv",
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File to write. Default: standard output.")
-    ] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Options of `phaze export`: the table, its format, and the file to write."""
+
+    table: Annotated[Path, typer.Argument()]
+    """Parquet table of a study."""
+    form: Annotated[Format, typer.Option("--format")] = "csv"
+    """Output format."""
+    out: Annotated[Path | None, typer.Option("-o", "--out")] = None
+    """File to write. Default: standard output."""
+
+
+@options.takes(ExportOptions)
+def export(request: ExportOptions) -> None:
     """Write any table of a study as CSV or JSON."""
-    refuse_outputs(out, reads=(table,))
-    write_or_print(export_table(table, form), out)
+    refuse_outputs(request.out, reads=(request.table,))
+    write_or_print(export_table(request.table, request.form), request.out)
 
 
 def export_table(path: Path, form: Format) -> str:
