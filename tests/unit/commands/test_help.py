@@ -5,6 +5,7 @@ import re
 import sys
 
 import pytest
+import typer
 
 from phaze.__main__ import FIRST_SCREEN, GROUPS, app
 from phaze.__main__ import NAMES as VERBS
@@ -78,6 +79,16 @@ def test_help_gives_the_numbers_of_suffixes_and_what_is_needed(monkeypatch: pyte
     assert "4M (4,000,000)" in text
     assert "8k (8,000)" in text
     assert "--runs needs it" in " ".join(shown(monkeypatch, None, "simulate", "-h").split())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_has_a_text_in_completions(name: str) -> None:
+    """Its own, or that of the field of the noun from which it is made."""
+    verb = typer.main.get_group(app).commands[name]
+    context = verb.make_context(name, [], resilient_parsing=True)
+    texts = {option.value: option.help for option in verb.shell_complete(context, "--")}
+    assert "--help" in texts
+    assert [option for option, text in texts.items() if not text] == []
 
 
 def test_no_color_and_dumb_terminals_get_plain_help(monkeypatch: pytest.MonkeyPatch) -> None:
