@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Union, get_args, get_origi
 
 import typer
 
+from phaze.base.docstrings import documentation_of
 from phaze.base.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def setting_params(noun: type[Noun], declared: Collection[str]) -> list[typer.co
 
     Fields that hold several values take them separated by commas; nested values are written as YAML.
     """
-    texts = noun.documentation()
+    texts = documentation_of(noun)
 
     def command() -> None:
         """Carry the signature from which Typer makes the options."""

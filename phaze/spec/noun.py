@@ -40,17 +40,12 @@ class Noun(BaseModel):
         return cls.parse(read_mapping(path), str(path))
 
     @classmethod
-    def documentation(cls) -> dict[str, str]:
-        """Docstrings of the documented fields, by field name."""
-        return documentation_of(cls)
-
-    @classmethod
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         json_schema = handler(schema)
         properties = handler.resolve_ref_schema(json_schema).get("properties", {})
-        for name, text in cls.documentation().items():
+        for name, text in documentation_of(cls).items():
             properties[name]["description"] = text
         return json_schema
 

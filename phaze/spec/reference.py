@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, get_args, get_origin
 
+from phaze.base.docstrings import documentation_of
 from phaze.spec import topology
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.chip_study import ChipStudy
@@ -283,7 +284,7 @@ def _lines(file: Path, key: str) -> list[str]:
 def _table(noun: type[Noun], links: dict[str, str]) -> str:
     """Markdown table of a type's keys."""
     lines = ["| key | default | allowed | meaning |\n|---|---|---|---|\n"]
-    properties, about_fields = noun.model_json_schema().get("properties", {}), noun.documentation()
+    properties, about_fields = noun.model_json_schema().get("properties", {}), documentation_of(noun)
     for name, described in noun.model_fields.items():
         default = "required"
         if not described.is_required():
