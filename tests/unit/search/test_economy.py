@@ -10,8 +10,6 @@ from phaze.base.arrays import Floats
 from phaze.formulas.flushing import Chain, Setting, room
 from phaze.formulas.phaze.chains import Runs, possible_depths
 from phaze.formulas.phaze.energy import (
-    DYNAMIC,
-    PARTS,
     Batch,
     LayerEnergy,
     Rates,
@@ -26,6 +24,7 @@ from phaze.search.economy import Least, least_sample_j
 from phaze.tables.columns import ENERGIES
 from tests.unit.formulas.phaze.test_chains import random_latencies, random_runs, random_setting
 
+PARTS = (*ENERGIES, "leakage")
 RATES = Rates(link_j_per_byte=0.01, leakage_w_per_um2=0.5)
 
 
@@ -78,7 +77,7 @@ def test_no_best_placement_takes_less_energy(seed: int) -> None:
     rng = np.random.default_rng(seed)
     runs, tensor, setting = random_case(rng)
     forward, backward = random_latencies(rng, len(runs.counts))
-    work = rng.random((2, len(forward), len(runs.counts), len(DYNAMIC)))
+    work = rng.random((2, len(forward), len(runs.counts), len(ENERGIES)))
     area, samples = rng.random(len(forward)), int(rng.integers(1, 4))
     slack = rng.choice([1.0, 0.9])
     placements = [
@@ -104,7 +103,7 @@ def test_the_bound_is_exact_for_one_stage_on_every_device() -> None:
     runs = random_runs(rng, (1, 4, 1), 1)
     setting = Setting(devices=1, microbatches=6, bandwidth_bytes_per_s=10.0, memory_bytes=1e9)
     forward, backward = rng.random((2, 3, 3))
-    work = rng.random((2, 3, 3, len(DYNAMIC)))
+    work = rng.random((2, 3, 3, len(ENERGIES)))
     placements = [
         place_chain(runs.chain(f, b), Layout(tp=1), setting) for f, b in zip(forward, backward, strict=True)
     ]
@@ -144,8 +143,3 @@ def last_stage_fits(chain: Chain, setting: Setting, start: int) -> bool:
         return start >= len(chain)
     widest = min(setting.microbatches, setting.devices)
     return bool(room(chain.footprints, setting, -(-setting.microbatches // widest)).last_fits[start])
-
-
-def test_parts_are_those_of_the_tables() -> None:
-    """Energies of a schedule have columns in this order."""
-    assert DYNAMIC == ENERGIES
