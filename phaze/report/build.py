@@ -32,6 +32,7 @@ from phaze.report.findings import (
     baseline_design,
     memory_table,
     placed_rows,
+    priced_designs,
     ranking_table,
     result_table,
     row_of,
@@ -39,7 +40,7 @@ from phaze.report.findings import (
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
 from phaze.report.measured_page import measured_section
-from phaze.report.priced import PRICE_CHECKS, price_of, priced_designs, priced_section
+from phaze.report.priced import PRICE_CHECKS, price_of, priced_section
 from phaze.report.record import count_proofs
 from phaze.report.searches import (
     certificate,

@@ -16,6 +16,7 @@ import pandas as pd
 from phaze.pages.document import Section
 from phaze.report.inputs import Families, Inputs
 from phaze.search.winners import (
+    PRICED,
     Outcome,
     best_of_each_hbm,
     candidates,
@@ -178,6 +179,17 @@ class Findings:
     def tables(self) -> dict[str, pd.DataFrame]:
         """Result tables by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def priced_designs(study: Study, findings: Findings) -> pd.DataFrame:
+    """Rows of table `simulations` with their design and the simulated speed-up over the experts' baseline.
+
+    The speed-up is 0 without a price of the reference.
+    """
+    priced = findings.simulations.merge(findings.results[[*PRICED, "design"]], on=PRICED)
+    reference = priced[priced["design"] == baseline_design(study)].set_index("model")["samples_per_s"]
+    base = priced["model"].map(reference).astype("float64").fillna(np.inf)
+    return priced.assign(speedup=priced["samples_per_s"] / base)
 
 
 Part = Callable[[Inputs, Findings], Iterator[Section]]

@@ -19,10 +19,10 @@ from phaze.report.findings import (
     Part,
     baseline_design,
     geometric_means,
+    priced_designs,
     row_of,
 )
 from phaze.report.inputs import Inputs
-from phaze.report.priced import priced_designs
 from phaze.search.winners import candidates, chip_named, in_order
 from phaze.spec.study import OWN_READING
 from phaze.tables import Gains

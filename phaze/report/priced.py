@@ -18,26 +18,14 @@ from phaze.pages.verdicts import Checklist, Verdicts, check_rows, close
 from phaze.pages.words import times, widths
 from phaze.report.anatomy import stages_of
 from phaze.report.checks import Evidence
-from phaze.report.findings import COMMON, PER_MODEL, Findings, baseline_design
+from phaze.report.findings import COMMON, PER_MODEL, Findings, baseline_design, priced_designs
 from phaze.report.inputs import Inputs
 from phaze.search.winners import PRICED
-from phaze.spec.study import Study
 
 WORDS = words_of("study")
 ROWS, PASSES = 8, 40
 """Limits of a small, legible picture in a report: stages, and passes per stage."""
 PRICE_CHECKS = Checklist[Evidence]()
-
-
-def priced_designs(study: Study, findings: Findings) -> pd.DataFrame:
-    """Rows of table `simulations` with their design and the simulated speed-up over the experts' baseline.
-
-    The speed-up is 0 without a price of the reference.
-    """
-    priced = findings.simulations.merge(findings.results[[*PRICED, "design"]], on=PRICED)
-    reference = priced[priced["design"] == baseline_design(study)].set_index("model")["samples_per_s"]
-    base = priced["model"].map(reference).astype("float64").fillna(np.inf)
-    return priced.assign(speedup=priced["samples_per_s"] / base)
 
 
 def price_of(findings: Findings, result: pd.Series) -> pd.Series | None:

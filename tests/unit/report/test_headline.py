@@ -8,9 +8,8 @@ import pytest
 
 from phaze.pages.words import times
 from phaze.report.build import Headline, answer
-from phaze.report.findings import COMMON, PER_MODEL, Findings, row_of
+from phaze.report.findings import COMMON, PER_MODEL, Findings, priced_designs, row_of
 from phaze.report.inputs import Inputs
-from phaze.report.priced import priced_designs
 from phaze.search.winners import PRICED
 from phaze.tables import Simulations
 from tests.unit.report import builder

@@ -11,9 +11,9 @@ from phaze.pages.document import Chart, Items, Section, Sheet
 from phaze.pages.vega import draw
 from phaze.report.build import answer
 from phaze.report.checks import Evidence
-from phaze.report.findings import COMMON, PER_MODEL, Findings, baseline_design
+from phaze.report.findings import COMMON, PER_MODEL, Findings, baseline_design, priced_designs
 from phaze.report.inputs import Inputs
-from phaze.report.priced import PRICE_CHECKS, placement_picture, priced_designs, priced_section
+from phaze.report.priced import PRICE_CHECKS, placement_picture, priced_section
 from phaze.search.winners import PRICED, Outcome, choose_winner, compared_placements
 from phaze.tables import Placements, Simulations
 from tests.unit.formulas.test_priced import CHIPS, placement, pricing
