@@ -48,6 +48,8 @@ WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp", "dp")
 """Layout fields that are parallel widths."""
 MODEL_WIDTHS = WIDTHS[:-1]
 """Widths that divide the model; the remaining width, dp, is the number of replicas."""
+SHARED_OPTIONS = ("offload", "replicate", "optimizer")
+"""Layout fields with one value for all layouts of a search, which a user can fix."""
 EXPERT_FIELDS = ("ep", "etp", "load")
 """Layout fields that have no effect on a model without experts."""
 SHARD_FIELDS = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel")

@@ -96,8 +96,6 @@ OPERAND_BYTES: dict[Compute, float] = {
 # Bounded lengths: a number of a file is neither slow to convert nor infinite.
 _NUMBER = re.compile(r"\d{1,6}(\.\d{1,20})?")
 _COUNT = re.compile(r"[1-9]\d{0,5}")
-SHARED_OPTIONS = ("offload", "replicate", "optimizer")
-"""Layout fields with one value for all layouts of a search, which a user can fix."""
 
 
 def compute_of(text: str) -> Compute:

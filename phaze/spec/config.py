@@ -261,9 +261,6 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
     study.plans.check_files(source)
     stand_ins = [stand_in.workload for stand_in in study.plans.stand_ins.values()]
     architectures = {name: load_architecture(name, folder) for name in study.architectures.named}
-    planned = study.layouts.architecture
-    named = [] if planned is None else [*_files_of_chips(planned, folder)]
-    chips = (*named, stack_path(STACKS["chip"], folder)) if named else ()
     _refuse_namesakes(architectures, source)
     scenarios = {name: load_scenario(choice, folder) for name, choice in study.scenarios.items()}
     settings = Settings(
@@ -286,10 +283,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
             name: load_transformer(name, "layouts: models", folder).model_dump(mode="json")
             for name in study.layouts.models
         },
-        layout_inputs={
-            name: tuple(str(path) for path in (*cluster_files(name, folder), *chips))
-            for name in (study.layouts.systems if study.layouts.models else ())
-        },
+        layout_inputs=_layout_inputs(study, folder),
         chip_models={
             search: load_transformer(point.model, f"chips: {search}: model", folder).model_dump(mode="json")
             | {"name": study.chips.model_of(search)}
@@ -316,6 +310,15 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         for name in choice.workloads.keys() & settings.models.keys():
             settings.reading_model(reading, name)
     return settings
+
+
+def _layout_inputs(study: Study, folder: Path) -> dict[str, tuple[str, ...]]:
+    """Files of each system whose layouts a study plans, with those of the chip in place of its devices."""
+    planned = study.layouts.architecture
+    named = [] if planned is None else [*_files_of_chips(planned, folder)]
+    chips = (*named, stack_path(STACKS["chip"], folder)) if named else ()
+    systems = study.layouts.systems if study.layouts.models else ()
+    return {name: tuple(map(str, (*cluster_files(name, folder), *chips))) for name in systems}
 
 
 def _with_clusters(maps: Maps, models: dict[str, AnyModel], source: str) -> Maps:
