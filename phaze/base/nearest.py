@@ -27,7 +27,7 @@ def nearest(name: str, names: Collection[str], cutoff: float = 0.6) -> list[str]
 
 
 def _parts(name: str) -> set[str]:
-    """Words and numbers of a name; a version is also known by its first number, as 3 stands for 3.1."""
+    """Words and numbers of a name; a version such as 3.1 also counts as its first number, 3."""
     parts = PART.findall(name)
     return {*parts, *(part.partition(".")[0] for part in parts)}
 

@@ -274,7 +274,7 @@ def measure(request: MeasureOptions) -> None:
 
 
 def _refuse_mixed(request: MeasureOptions) -> None:
-    """Raise PhazeError for options that exclude each other or miss one."""
+    """Raise PhazeError for options that exclude each other, or that need one that is missing."""
     if request.links and request.out.suffix != ".csv":
         raise PhazeError(f"measure: -o {request.out}: must end in .csv, as tables of links do")
     if request.links and request.layers is not None:

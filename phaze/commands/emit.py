@@ -102,7 +102,7 @@ def emit(request: EmitOptions) -> None:
 
 
 def _emit_planner(plan: TrainingPlan, planned: Path, planner: str, runtime: str, out: Path | None) -> None:
-    """Write the stages of a planner's plan for torchtitan; one message says what no runtime can run."""
+    """Write a planner's stages for torchtitan, with one message on parts that no runtime can run."""
     from phaze.runtimes.torchtitan_split import emit_split
 
     where = f"{planned}: --planner {planner}"
@@ -358,7 +358,7 @@ def _read_run(request: ReadOptions, system: str, devices: int | None, routed: Lo
 
 
 def _script_options(verb: str, layout: str | None, runtime: str) -> dict[str, int | str]:
-    """What the training script sets, from --layout; PhazeError for a runtime whose files have all of it."""
+    """Settings of the training script from --layout; PhazeError if the runtime has them in its files."""
     if layout is not None and runtime != "deepspeed":
         raise PhazeError(f"{verb}: --layout is for deepspeed; files of {runtime} have the layout")
     from phaze.runtimes.deepspeed_config import OPTIONS

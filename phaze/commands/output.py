@@ -69,7 +69,7 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
 
 
 def tell_unread(path: Path, columns: Iterable[object], read: Collection[str]) -> None:
-    """Name the columns of a table that are not read, each with the known column that it may stand for."""
+    """Warn of the columns of a table that are not read, each with the known column it may mean."""
     if names := named_with_nearest((str(name) for name in columns if name not in read), read):
         tell(f"{path}: columns that are not read: {names}")
 
@@ -139,7 +139,7 @@ def ended_at_once() -> Iterator[None]:
 
 
 def stop_gently(limit: TimeLimit) -> None:
-    """Let Ctrl-C end a search with its answer so far; the next Ctrl-C does what the first would have done.
+    """Let the first Ctrl-C end a search with its answer so far; the second has the usual effect.
 
     Only inside `ended_at_once` or `restored_interrupts`, once there is something to answer.
     """

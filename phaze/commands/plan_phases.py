@@ -152,7 +152,7 @@ class PlanPhases:
         return answer.model_copy(update={"run": run, "fewest": self.fewest})
 
     def _completed(self, answer: TrainingPlan, plans: LayoutPlans) -> TrainingPlan:
-        """The answer with the results of further searches, as far as they were requested."""
+        """The answer, completed by the further searches that were requested."""
         options = self.options
         answer = self._planner.further(answer, plans, with_all=self._complete, with_why=options.why)
         if options.measure_first:

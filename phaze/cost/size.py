@@ -1,4 +1,4 @@
-"""Slowdown of a step with the number of devices, all of which wait for the slowest one.
+"""Slowdown of a step with the number of devices: all wait for the slowest one.
 
 Delays of single devices (clocks under the power limit, operating system, network interrupts) are exponential
 at their upper end. The largest of n such delays exceeds their mean by H_n - 1 of them, which is at most ln n

@@ -297,7 +297,7 @@ def _names(frame: pd.DataFrame) -> list[str]:
 
 
 def as_architectures(rows: pd.DataFrame, shared: Mapping[str, float] = NOTHING_SHARED) -> list[Architecture]:
-    """Architectures of rows of table `architectures`, without the figures that a row leaves to the system.
+    """Architectures from rows of table `architectures`; figures that the system provides are omitted.
 
     All have the fields `shared` of their grid as well.
     """

@@ -293,7 +293,7 @@ def _tensors(outputs: object) -> Iterable[torch.Tensor]:
 
 
 def _detached(outputs: object) -> object:
-    """Tensors without the operators that made them, which still say whether gradients reach them."""
+    """Tensors detached from the graph, with `requires_grad` as before."""
     if isinstance(outputs, torch.Tensor):
         return outputs.detach().requires_grad_(outputs.requires_grad)
     return [_detached(output) for output in outputs] if isinstance(outputs, (list, tuple)) else outputs

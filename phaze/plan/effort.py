@@ -1,4 +1,4 @@
-"""Limits of effort: how much a search for plans computes before it settles for what it has.
+"""Limits of effort: how much a search computes before it ends with the best plan so far.
 
 No limit makes an answer wrong. With less effort a plan may be slower, and the proven gap is wider.
 Work is counted in linear programs of average duration, `time_limit.Work`.

@@ -35,12 +35,12 @@ def load_machine(
 
 
 def unfitted(cluster: Cluster) -> Cluster:
-    """Cluster without the fit to runs of its own stack, for another stack: their errors say nothing of it."""
+    """Cluster without its calibration, which is valid only for the stack of the calibrated runs."""
     return cluster.model_copy(update={"calibrated": None})
 
 
 def planned_machine(request: AskedPlan, folder: Path = FOLDER) -> Machine:
-    """Build the machine of a planning request, from what its plan file stores or else from files by name."""
+    """Build the machine of a planning request from its plan file, or else from the named files."""
     stored = request.stored_machine(folder)
     cluster = sized(stored.cluster, request.devices, request.system)
     return machine_of(cluster, stored.device, stored.stack, folder)

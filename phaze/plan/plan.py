@@ -49,7 +49,7 @@ class Machine:
         return replace(self, device=device, hbm_bytes_per_s=sustained)
 
     def of_size(self, devices: int) -> Machine:
-        """Copy of the machine with a number of devices of the same network, all of which a plan uses."""
+        """Copy of the machine with another number of devices on the same network, all used by a plan."""
         machine = replace(self, devices=devices)
         return machine if self.device is None else machine.with_device(self.device)
 

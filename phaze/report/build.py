@@ -318,7 +318,7 @@ def _plan_cells(findings: Findings, result: pd.Series) -> dict[str, str]:
 
 
 def _simulated(price: pd.Series) -> str:
-    """Format the price of a placement; its memory is that of the price, which may exceed the formula's."""
+    """Format the price of a placement; the priced memory may exceed the formula's."""
     return seconds(price["simulated_s"]) + " (does not fit)" * (not price["fits"])
 
 

@@ -103,7 +103,7 @@ def placement_picture(
 
 @PRICE_CHECKS.hold("every compared placement has a price")
 def _all_are_priced(e: Evidence) -> Verdicts:
-    """Check that the formula's time next to each price is that of the result."""
+    """Check that the formula's time next to each price equals the time in table `results`."""
     designs = (PER_MODEL, COMMON, baseline_design(e.inputs.study), e.inputs.study.architectures.baseline)
     placed = e.results[e.results["design"].isin(designs) & (e.results["status"] == "placed")]
     priced = placed.merge(e.inputs.simulations[[*PRICED, "planned_s"]], on=PRICED, how="left")

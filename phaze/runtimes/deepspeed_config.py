@@ -184,7 +184,7 @@ def _nested(pairs: list[tuple[str, Plain]]) -> dict[str, Plain]:
 def read_deepspeed(
     text: str, model: Model, devices: int, options: Settings, routed: Load = NATURAL
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """Recipe of a run on `devices` devices, and its harmless settings; `options` is what the script sets.
+    """Recipe of a run on `devices` devices, and its harmless settings; `options` are set by the script.
 
     `routed` is the expert load if the script sets none.
     Raises PhazeError for a value that is invalid or not priced, and for a layout that DeepSpeed cannot run.
@@ -233,7 +233,7 @@ def _read_settings(text: str) -> dict[str, object]:
 
 
 def _with_options(settings: Settings, options: Settings) -> dict[str, object]:
-    """Settings of the file with what the script sets; PhazeError if both set one thing, or none does."""
+    """Settings of file and script; PhazeError if they differ, or if neither sets a required one."""
     known_settings = {name: value for name, value in settings.items() if value != AUTO}
     keys = {**{name: (key,) for name, key in BOTH.items()}, "precision": MIXED}
     for name, value in options.items():
@@ -255,7 +255,7 @@ def _with_options(settings: Settings, options: Settings) -> dict[str, object]:
 
 
 def _batch(settings: Settings, dp: int) -> tuple[int, int]:
-    """Samples of a microbatch and of a step, of which DeepSpeed derives those that are missing."""
+    """Samples of a microbatch and of a step; DeepSpeed derives missing ones from the others."""
     total, microbatch, steps = (
         None if settings[name] is None else integer(settings, name) for name in (TRAIN, MICRO, STEPS)
     )

@@ -52,7 +52,7 @@ def usual_load(model: Model, routed: Load = NATURAL) -> Load:
 
 
 def load_comment(layout: Layout, model: Model, *routed: Load) -> list[str]:
-    """Comment that says a layout's expert load, unless every load in `routed` makes it the usual one.
+    """Comment with a layout's expert load, omitted if it is the default under every load in `routed`.
 
     These are the loads of the runtime and of the software stack: a run may be read with either. The runtimes'
     settings that force balanced routing are never written: they train on random choices.
@@ -62,7 +62,7 @@ def load_comment(layout: Layout, model: Model, *routed: Load) -> list[str]:
 
 
 def read_load(text: str, model: Model, forced: Load | None, routed: Load = NATURAL) -> Load:
-    """Expert load of a run: `forced` by a setting, else that of the file's comment, else the usual one.
+    """Expert load of a run: `forced` by a setting, else from the file's comment, else the default.
 
     Raises PhazeError if the comment is invalid.
     """

@@ -86,7 +86,7 @@ class GivenRun:
         options: Mapping[str, int | str] = MappingProxyType({}),
         routed: Load = NATURAL,
     ) -> Self:
-        """Read a run from DeepSpeed's JSON for a model and devices; `options` is what the script sets.
+        """Read a run from DeepSpeed's JSON for a model and devices; `options` are set by the script.
 
         `routed` is the expert load if the script sets none.
         """
@@ -109,7 +109,7 @@ class GivenRun:
             raise _named(self.file, error) from error
 
     def remarks(self, software: Software) -> tuple[str, ...]:
-        """Remarks on what the predicted time omits and assumes."""
+        """Remarks on omissions and assumptions of the predicted time."""
         left_out = ", ".join(software.unmodelled)
         subjects = settings_of(self.runtime).by_subject(self.unread) if self.unread else ""
         return (

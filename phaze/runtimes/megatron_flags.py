@@ -364,7 +364,7 @@ def _flags_of_arguments(
     other: OtherSettings,
     unset: tuple[object, ...],
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the flags that arguments stand for, with their words; unknown ones that are off as `OFF`."""
+    """Yield the flags of parsed arguments with their values; unknown flags that are off become `OFF`."""
     for name, value in arguments.items():
         flag, is_opposite = _flag_of_argument(name, known_flags, other)
         if flag not in known_flags and (value is False or value in unset):
@@ -392,7 +392,7 @@ def _flag_of_argument(name: str, known_flags: Collection[str], other: OtherSetti
 
 
 def _words(value: object) -> list[str]:
-    """Words of a flag's value: those of a list of texts, or numbers with spaces between them."""
+    """Words of a flag's value, given as a list of texts or as numbers separated by spaces."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return " ".join(value).split()
     words = SEVERAL.fullmatch(str(value))

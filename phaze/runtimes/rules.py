@@ -253,7 +253,7 @@ def modules_in(model: Model) -> set[Module]:
 
 
 def most_stages(model: Model, pp: Count) -> Count:
-    """Maximum number of pipeline stages of which none is empty, for one pipeline depth or for many.
+    """Maximum number of non-empty pipeline stages, for one pipeline depth or for many.
 
     All layers of multi-token prediction are on one stage: the last, or, on a rank behind the first, the one
     before the head.

@@ -222,7 +222,7 @@ def _is_one_of(value: object, values: Collection[str]) -> bool:
 
 
 def _comparable(text: str) -> float | str:
-    """Number that a text stands for, however it is written, or the text without regard to case."""
+    """Text as a number if it is one in any notation, else in lower case."""
     try:
         # The same number may be written in several forms, such as 0, 0.0 or 0e0.
         return float(text)

@@ -147,7 +147,7 @@ class _Script:
         return arguments
 
     def _expand(self, word: str) -> list[str]:
-        """Words that a word becomes when its quotes are removed and its variables are expanded."""
+        """Words that result from a word once its quotes are removed and its variables expanded."""
         return [part for part in _PIECE.sub(self._piece, word).split(FIELD) if part]
 
     def _piece(self, piece: re.Match[str]) -> str:

@@ -59,7 +59,7 @@ def settings_in(text: str) -> dict[str, object]:
 
 
 def _job_settings(sections: object) -> dict[str, object]:
-    """Settings of a job file, with what torchtitan recomputes and converts without being asked."""
+    """Settings of a job file, with torchtitan's defaults for recompute and conversion."""
     settings = settings_of_sections(sections)
     # Job files recompute selectively by default, where configurations in Python name an object.
     settings.setdefault("activation_checkpoint.mode", "selective")

@@ -45,7 +45,7 @@ class LayerOptions(NamedTuple):
 
 
 def emit_split(row: PlannerRow, question: AskedPlan) -> Emitted:
-    """Changes to a torchtitan configuration with a planner's stages, and a list of what it cannot do.
+    """Changes that give a torchtitan configuration a planner's stages, and a list of what it cannot express.
 
     Raises PhazeError if the planner has no plan, or its plan has a single stage and thus no split.
     """
@@ -115,7 +115,7 @@ def _checkpointing(row: PlannerRow) -> str | None:
 
 
 def _piece(row: PlannerRow) -> int:
-    """Samples of a microbatch on all replicas, if all stages have as many replicas."""
+    """Samples of a microbatch over all replicas; all stages must have the same number of replicas."""
     return (row.microbatch or 1) * row.stages[0].dp
 
 

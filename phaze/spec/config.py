@@ -226,7 +226,7 @@ class Settings:
         return self.architectures[limit].model_dump(mode="json") if isinstance(limit, str) else limit
 
     def chip_of(self, shard: str) -> dict[str, object] | None:
-        """Specification of the only architecture of a shard, without what affects its area or HBM only.
+        """Specification of the only architecture of a shard, without fields that affect only its area or HBM.
 
         None of it affects estimates and schedules. The result is None for a shard of a grid.
         """
@@ -392,7 +392,7 @@ def architecture_names(text: str, where: str) -> list[str]:
 
 
 def _files_of_chips(architecture: str, folder: Path) -> Iterator[Path]:
-    """Yield the files that say what the chips of a plan are, by the text of its `architecture`."""
+    """Yield the files that specify the chips of a plan, by the text of its `architecture`."""
     for name in architecture_names(architecture, "layouts: architecture:"):
         space = space_of(name)
         if space is None:

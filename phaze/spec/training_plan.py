@@ -44,7 +44,7 @@ TIE = 1e-3
 
 
 def nearest_batch(samples: float, devices: int) -> int:
-    """Batch nearest to a number of samples that as many devices as possible share equally.
+    """Nearest batch that splits evenly over as many devices as possible.
 
     Replicas process equal numbers of samples, so that data parallelism is limited by the divisors of the
     batch. It is a multiple of the largest divisor of the devices that moves it by at most MOVED.

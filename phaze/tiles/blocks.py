@@ -212,7 +212,7 @@ def s_order(grid: TileGrid, rows: int, columns: int) -> tuple[TileBlock, ...]:
 
 
 def _largest(grid: TileGrid, stages: int) -> Sides:
-    """Sides of the largest block of which the grid has room for one per stage; of these the squarest."""
+    """Sides of the largest block that fits the grid once per stage; the squarest in a tie."""
     sides = [
         (_divisible(grid.rows // down), _divisible(grid.columns // -(-stages // down)))
         for down in range(1, min(stages, grid.rows) + 1)

@@ -84,7 +84,7 @@ class CutLayer:
 
     @cached_property
     def _reads(self) -> tuple[tuple[int, Tensor], ...]:
-        """Tensors that operators read from outside, each with the place of the reader."""
+        """Tensors that operators read from other operators, each with its reader's index."""
         return tuple(
             (place, tensor)
             for place, operator in zip(self.places, self.layer.operators, strict=True)

@@ -109,7 +109,7 @@ class LayerOperator(NamedTuple):
 
     @property
     def share(self) -> TileShare:
-        """The whole operator as the share of one tile, without collectives."""
+        """Share of a tile that runs the whole operator, without collectives."""
         forward, backward, network = self.forward, self.backward, self.forward.core == "network"
         return TileShare(
             forward.tensor_flops * self.visible,

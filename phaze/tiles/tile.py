@@ -222,7 +222,7 @@ def forward_s(tile: Tile, share: TileShare, element_bytes: int) -> float:
 
 
 def backward_s(tile: Tile, share: TileShare, element_bytes: int) -> float:
-    """Compute time in s of a backward pass: two products for one of the forward pass, unless it differs."""
+    """Compute time in s of a backward pass, by default with twice the FLOPs of the forward pass."""
     flops = 2 * share.flops if share.backward_flops is None else share.backward_flops
     return max(flops / tile.flops, _vector_s(tile, share, share.backward_cycles, element_bytes))
 

@@ -157,7 +157,7 @@ class PublishedErrors:
         return SimilarRuns(ends, nearest, ())
 
     def _beyond(self, kind: RunKind, others: Bools) -> float:
-        """Widening for what no run of the mask `others` shows: later software, or more devices."""
+        """Widening for later software or more devices than in any run of the mask `others`."""
         most = np.nanmax(self._devices[others], initial=1.0)
         further = SIZE * max(float(np.log(kind.devices / most)), 0.0) if kind.devices else 0.0
         return BEYOND * (AGE * float(np.nan_to_num(kind.years)) + further)
@@ -404,7 +404,7 @@ def with_intervals(
 
 
 def features_needed(runs: Records | pd.DataFrame, least: int = 1) -> tuple[str, ...]:
-    """Features that at least this number of runs has, of which a run with an interval has no others.
+    """Features that at least `least` runs have; a run with any other feature gets no interval.
 
     Runs need the columns KEYS.
     """

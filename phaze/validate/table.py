@@ -155,7 +155,7 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
 
 
 def _priced(run: Run, machine: Machine) -> Price:
-    """Price of a run on as many devices of a machine as it has."""
+    """Price of a run on a machine with the run's number of devices."""
     # Tables may have runs on more devices than the system's file describes.
     machine = grown(machine, run.gpus).of_size(run.gpus)
     return price(plan_of_run(run, machine), machine)
@@ -367,7 +367,7 @@ def with_sustained_hbm(machine: Machine, share: float) -> Machine:
 
 
 def log_errors(rows: Sequence[RunRow], machine: Machine) -> Floats:
-    """Logarithms of predicted over measured times of rows, (R,), all of which have `measured_s`."""
+    """Logarithms of predicted over measured times of rows, (R,); every row needs `measured_s`."""
     predicted = predict_rows(rows, machine)["time_s"].to_numpy(float)
     return np.log(predicted / np.array([row.measured_s for row in rows], np.float64))
 

@@ -60,7 +60,7 @@ def chip_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload:
 
 @lru_cache(maxsize=MOST_CHIP_WORKLOADS)
 def _chip_workload(model: AnyModel, sequence: int, key: str) -> Workload:
-    """Workload for a layout's key, which all numbers of replicas and stages share."""
+    """Workload for a layout key, shared by all numbers of replicas and stages."""
     layout = Layout.of_key(key)
     settings = ExtractSettings.model_validate(
         {"scores": "on-chip", "bytes_per_element": layout.bytes_per_element}
@@ -80,7 +80,7 @@ def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload
 
 @lru_cache(maxsize=128)
 def _library_workload(model: AnyModel, sequence: int, key: str) -> Workload:
-    """Workload for a layout's key, which all numbers of replicas and stages share."""
+    """Workload for a layout key, shared by all numbers of replicas and stages."""
     layout = Layout.of_key(key)
     width = layout.bytes_per_element
     # Megatron's kernel of scale, mask and softmax ends with the softmax: dropout does not join it.

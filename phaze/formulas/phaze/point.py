@@ -38,7 +38,7 @@ class Conditions:
     """Training FLOPs per token."""
 
     def of_chip(self, hbm_gib: float, hbm_bytes_per_s: float = 0.0) -> Conditions:
-        """Conditions on an architecture with its own HBM; 0: that of the study and its system."""
+        """Conditions on an architecture with its own HBM, or with that of the study and system if it is 0."""
         training, scenario = self.training, self.scenario
         if hbm_gib:
             training = training.model_copy(update={"hbm_gib": (hbm_gib,)})

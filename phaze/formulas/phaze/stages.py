@@ -154,7 +154,7 @@ def stage_schedules(
 
 @njit
 def list_assignments(work: TimedLayers, branches: Branches, inside: Bools, buffers: PassBuffers) -> Ints:
-    """One assignment per number of groups, (ways, branches): each branch goes where it can start first."""
+    """One list schedule per number of groups, (groups, branches): each branch joins the first free group."""
     count = len(branches.first) - 1
     assignments = np.zeros((count, count), np.int64)
     for g in range(1, count):

@@ -281,7 +281,7 @@ class PiperRun(NamedTuple):
 
     @property
     def sample_s(self) -> float:
-        """Time per sample that Piper claims; a sample of the run itself is a microbatch."""
+        """Time per training sample that Piper claims; Piper's own sample is a microbatch."""
         return self.plan.time_per_sample_s / self.microbatch
 
 

@@ -105,7 +105,7 @@ class Beside:
 
 
 class ImpliedGain(NamedTuple):
-    """Speed-up that a published mean leaves to the only workload without published utilisations."""
+    """Speed-up of the only workload without published utilisations, implied by a published mean."""
 
     model: str
     mean: Mean

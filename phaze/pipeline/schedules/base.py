@@ -129,7 +129,7 @@ class ExplicitSchedule(Schedule):
         """Passes of each rank, in order of execution."""
 
     def order(self, pipeline: PipelineStages, group: int, _: Ints) -> Passes:
-        """Passes of a worker, which are those of its rank."""
+        """Passes of a worker, by default the passes of its rank."""
         return self.ranks(pipeline)[group]
 
     def places(self, pipeline: PipelineStages) -> Sequence[int]:

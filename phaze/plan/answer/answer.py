@@ -221,9 +221,9 @@ class TrainingPlanner:
         return self._briefly(self.expected, self.request.fixed)
 
     def try_fastest_expected(self, search: ChipSearch, *, with_all: bool) -> None:
-        """Simulate the plan of a short search by expected time in a search by prudent time.
+        """Offer the fastest plan by expected time to a search that ranks by prudent time.
 
-        It may be faster by both times, as far as the gap of the proof leaves room. As in `further`, the short
+        That plan may be faster by both times while the gap is open. As in `further`, the short
         search runs only with `with_all`, or if a known plan is faster by expected time than the first one.
         """
         has_room = search.bound_s < search.best_s * (1 - TIE)
@@ -301,7 +301,7 @@ class TrainingPlanner:
     def further(
         self, plan: TrainingPlan, search_plans: LayoutPlans, *, with_all: bool, with_why: bool = False
     ) -> TrainingPlan:
-        """Complete an answer by what takes short searches.
+        """Add the parts of an answer that need short searches of their own.
 
         Without `with_all` only by what may change the choice: a plan that surely fits, another batch, and the
         best plan by expected time where that orders the plans in another way. With `with_why` the plans that
@@ -334,7 +334,7 @@ class TrainingPlanner:
         return plan.model_copy(update=changes)
 
     def measure_first(self, search_plans: LayoutPlans, shown: int) -> Iterator[str]:
-        """Yield sentences on the plans whose measurement would decide, and on what each outcome says."""
+        """Yield sentences on the plans worth measuring first, and on the conclusion from each outcome."""
         ranked = [PricedLayout.of(self.question, planned) for planned in search_plans.plans]
         return self._regrets(ranked).measure_first(shown)
 

@@ -90,7 +90,7 @@ def safest_first(worst: Floats) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Regrets:
-    """Times of plans in all scenarios, and what they say of the choice between them."""
+    """Times of plans in all scenarios, with the regret of choosing each plan."""
 
     plans: tuple[PricedLayout, ...]
     """Compared plans, in the order in which they are ranked."""
@@ -168,7 +168,7 @@ class Regrets:
         )
 
     def measure_first(self, shown: int) -> Iterator[str]:
-        """Yield sentences on the plans whose measurement would decide, and on what each outcome says."""
+        """Yield sentences on the plans worth measuring first, and on the conclusion from each outcome."""
         fastest = self.times_s.argmin(axis=1).tolist()
         chosen = list(dict.fromkeys([0, *fastest, *range(len(self.plans))]))[:MOST_MEASURED]
         yield f"Measure first: {', '.join(self.name(place, shown) for place in chosen)}."
@@ -191,7 +191,7 @@ class Regrets:
             yield f"{name} is faster, by up to {percent(gain)}, if {where}; {then}."
 
     def name(self, place: int, shown: int, *, start: bool = False) -> str:
-        """Plan as it is called in a sentence, with its layout if it has no row."""
+        """Name of a plan in a sentence, with its layout if it has no row."""
         if place < shown:
             return f"{'Plan' if start else 'plan'} {place + 1}"
         return f"{'Layout' if start else 'layout'} {self.plans[place].shape}"

@@ -180,7 +180,7 @@ def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
 def _shared_times(
     device: Device, cycles: tuple[tuple[tuple[str, str], float], ...], width: int, added_bytes: float
 ) -> KernelTimes:
-    """Kernel times that all machines with a device share, whatever their network and overlap."""
+    """Kernel times of a device, shared by all machines with it; independent of network and overlap."""
     return KernelTimes(device, dict(cycles), width, added_bytes)
 
 

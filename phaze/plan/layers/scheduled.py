@@ -33,7 +33,7 @@ COLLECTIVE = "network"
 
 
 class OperatorTimes(NamedTuple):
-    """Time of an operator in seconds, and what limits it on all cores, on every device, (D,)."""
+    """Time of an operator in seconds and its bottleneck on all cores, for every device, (D,)."""
 
     one_s: Floats
     """Time on one core."""
@@ -87,7 +87,7 @@ class WorkGraphs:
 
     @cached_property
     def shapes(self) -> dict[tuple[tuple[str, ...], Edges], tuple[Ints, Ints]]:
-        """Numbers of the graphs of each core types and edges, (P,), and those of their operators, (P, n)."""
+        """Indices of all graphs with equal core types and edges, (P,), and of their operators, (P, n)."""
         cores = [core for core, _ in self.works]
         rows: dict[tuple[tuple[str, ...], Edges], list[tuple[int, ...]]] = defaultdict(list)
         for (numbers, edges), graph in self._graphs.items():
@@ -170,7 +170,7 @@ class LayerSchedules:
         self._schedule([_graph_of(layer_pass, layout) for layer_pass, layout in passes])
 
     def _schedule(self, graphs: Sequence[WorkGraph]) -> None:
-        """Find the makespans of graphs that are not known yet; those of one shape are found at once."""
+        """Compute the missing makespans of graphs, one shape of graph at a time."""
         new = [graph for graph in dict.fromkeys(graphs) if graph not in self._spans_s]
         if not new:
             return
@@ -224,7 +224,7 @@ def _by_shape(graphs: Sequence[WorkGraph]) -> dict[tuple[tuple[str, ...], Edges]
 
 
 def work_of(operator: Operator, layout: Layout) -> Work:
-    """Core type of an operator and its parts; those of a collective are its additions on vector cores."""
+    """Core type and parts of an operator; a collective has its additions on vector cores as parts."""
     if operator.core != COLLECTIVE:
         return operator.core, operator.parts
     adds = (
@@ -236,9 +236,9 @@ def work_of(operator: Operator, layout: Layout) -> Work:
 
 
 def edges_of(layer_pass: LayerPass, chosen: Sequence[int] | None = None) -> Edges:
-    """Pairs of operators of a pass of which the second reads the result of the first; of all or some.
+    """Data dependencies of a pass: pairs of producer and consumer among all or the chosen operators.
 
-    Of some operators, the second may read it through operators that are not chosen.
+    A chosen consumer may depend on its producer through operators that are not chosen.
     """
     places = range(len(layer_pass.operators)) if chosen is None else chosen
     place = {number: position for position, number in enumerate(places)}

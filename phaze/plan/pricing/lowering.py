@@ -76,7 +76,7 @@ class ModelTraining:
     schedule: str = "1f1b"
 
     def padded(self, layout: Layout) -> Self:
-        """Training of a transformer with its vocabulary padded for a layout; of another model as it is."""
+        """Training with a transformer's vocabulary padded for a layout; other models stay unchanged."""
         if not isinstance(self.model, Model):
             return self
         words = padded_vocabulary(self.model.vocabulary, layout)
@@ -481,7 +481,7 @@ class StageLayers:
 
     @cached_property
     def _trained_parameters(self) -> tuple[int, int]:
-        """Number of trained parameters, and of those of experts."""
+        """Number of trained parameters: all, and those of experts."""
         trained = sum(count * cost.layer.trained for count, cost in self.counts)
         return trained, sum(count * cost.layer.groups.get("expert", 0) for count, cost in self.counts)
 

@@ -67,7 +67,7 @@ class Contenders:
 
     @property
     def promising_s(self) -> float:
-        """Step-time threshold: layouts with a bound below it are simulated, however wide the gap is."""
+        """Step-time threshold: layouts with a bound below it are simulated even if a wide gap is accepted."""
         return self.distinct.longest_s * (1 - min(self.gap, GAP))
 
     def target_of(self, place: int) -> float:

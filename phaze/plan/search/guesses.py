@@ -66,7 +66,7 @@ class Guesses:
         return self.simulate(families)
 
     def try_plan(self, plan: PlannedLayout) -> None:
-        """Simulate the layout of a plan found by other estimates, as it is and with any recompute."""
+        """Simulate a layout that another estimate found, with every recompute option."""
         every, layout = self.families.every, plan.layout
         schedule, cp_kind = every.schedules.index(plan.schedule), every.cp_kinds.index(layout.cp_kind)
         fields = vars(layout) | {"schedule": schedule, "cp_kind": cp_kind}

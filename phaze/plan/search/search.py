@@ -157,7 +157,7 @@ class LayoutSearch:
 
     @contextmanager
     def _in_time(self, phase: str = "") -> Iterator[None]:
-        """Context that says where the search stands, and ends when its time is over and there is a plan.
+        """Context that reports progress, and ends the search at its time limit once there is a plan.
 
         `phase` is the start of its progress messages.
         """
@@ -247,7 +247,7 @@ class LayoutSearch:
             self.contenders.climb(effort.MOST_CLIMBED)
 
     def try_plan(self, plan: PlannedLayout) -> None:
-        """Simulate the layout of a plan found by other estimates; the bound holds whatever comes of it."""
+        """Simulate a layout that another estimate found; the bound stays valid."""
         self.guesses.try_plan(plan)
         self._lighten(1)
 

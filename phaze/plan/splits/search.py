@@ -301,7 +301,7 @@ class SplitSearch:
             lighter = next((other for other in fewer if (self._simulate(other) <= 0).all()), None)
 
     def try_blocks(self, blocks: Numbers) -> None:
-        """Simulate a pipeline split, with as many recomputed layers as it needs to fit."""
+        """Simulate a pipeline split with the fewest recomputed layers that fit in memory."""
         self.try_split(blocks, (0,) * self.staged.count)
 
     def _try_cuts(self) -> None:

@@ -150,7 +150,7 @@ class StagedLayout:
 
     @property
     def equal(self) -> bool:
-        """True if one number of recomputed layers applies to all stages, as far as they have so many."""
+        """True if all stages recompute the same number of layers, or all their layers if they have fewer."""
         return self.partial and self.counts == "equal"
 
     def recomputed_in(self, split: Split) -> Numbers:
@@ -225,7 +225,7 @@ class StagedLayout:
         return stage_cost(replace(plan, stages=stages), self.lowering.machine, q)
 
     def least_once_s(self, place: Place, window: range) -> tuple[float, float]:
-        """Lower bounds on `sync_s` and `update_s` of a stage, whatever number of its layers is recomputed.
+        """Lower bounds on `sync_s` and `update_s` of a stage for any number of recomputed layers.
 
         Below ZeRO 2 synchronisation takes longer the more seconds of links recompute adds, and less the
         longer the last backward pass is: without recompute on the links, but with all of it in the pass, it

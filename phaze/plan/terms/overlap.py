@@ -46,7 +46,7 @@ def lost_share(machine: Machine) -> float:
 
 
 def lost_to_messages(machine: Machine, exposed: float = 0.0) -> float:
-    """Fraction of compute speed that kernels lose to a message to one device, of which a share is exposed."""
+    """Fraction of compute speed lost to a point-to-point message, a share of which is exposed."""
     if machine.device is None or not machine.stack.held_processors:
         return 0.0
     return MESSAGE_PROCESSORS / machine.device.num_tc * (1.0 - exposed)
@@ -111,7 +111,7 @@ def pass_sides_s(pass_s: Number, lost_s: Number, sent_s: Number, waits_s: Sequen
 def exchanged_pass_s(
     pass_s: float, exchange_s: float, *, share: float, lost_s: float, wait_s: float, operators: int
 ) -> float:
-    """Time of a pass of equal operators with an exchange, of which a share overlaps, in seconds.
+    """Time in seconds of a pass of equal operators with a partly overlapped exchange.
 
     Kernels take `lost_s` longer, less the idle time of the device, as in `pass_sides_s`.
 
@@ -192,7 +192,7 @@ def takes_many_queues(layout: Layout, machine: Machine) -> bool:
 
 
 def queues_conflict(layout: Layout, machine: Machine) -> bool:
-    """True if some overlap needs one hardware queue, and that of token dispatch several.
+    """True if one overlap needs a single hardware queue while that of token dispatch needs several.
 
     Before Blackwell, collectives of tensor- and context-parallel ranks overlap as their kernels are ordered
     (`CUDA_DEVICE_MAX_CONNECTIONS=1`). With one queue an all-to-all waits for the kernels before it
@@ -238,7 +238,7 @@ def exposed_s(
 
 
 def least_exposed_s(by_axis: Mapping[str, Floats], layout: Layout, machine: Machine) -> float:
-    """Lower bound on `exposed_s` in seconds, less what paired passes may hide, whatever the products take."""
+    """Lower bound on `exposed_s` in seconds for any compute time, less what paired passes may hide."""
     shares = {axis: machine.stack.overlap_share(axis) for axis in ("tp", "ep")}
     if layout.cp_kind not in ("all_gather", "a2a"):
         shares["cp" if layout.cp_kind == "p2p" else "cp-ring"] = machine.stack.overlap_share("cp")

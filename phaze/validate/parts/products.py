@@ -247,7 +247,7 @@ class Draws:
 
     @classmethod
     def of(cls, rows: pd.DataFrame, block: int) -> Draws:
-        """Draw expert loads for rows (R,); a kernel pads those of each expert to multiples of `block`."""
+        """Draw expert loads for rows (R,); kernels pad each expert's tokens to multiples of `block`."""
         drawn_loads, sizes, places = [], [], []
         for place, row in enumerate(rows.itertuples(index=False)):
             hidden, experts = network_named(str(row.model))

@@ -139,7 +139,7 @@ def _traffic(shape: Scores) -> int:
 
 
 def _with_traffic(parts: Sequence[Part], nbytes: int) -> tuple[Part, ...]:
-    """Parts of an operator of which the last one has the HBM traffic of all."""
+    """Parts of an operator, with the HBM traffic of all parts assigned to the last one."""
     return (*parts[:-1], replace(parts[-1], streamed_bytes=nbytes))
 
 
