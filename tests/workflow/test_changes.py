@@ -89,10 +89,27 @@ CHANGES = {
 """Changes of the study, each with its jobs by rule."""
 
 
+def shrink_chips(study: dict) -> None:
+    """Search one chip for two devices and short samples: the sizes of a search change no job."""
+    chips = study["chips"]
+    slow, fast = (rung["changes"] for rung in chips["ladder"])
+    model, network = chips["workloads"]["gpt2"], chips["scenarios"]["eight"]
+    for sizes in (model, slow):
+        sizes |= {"devices": 2, "sequence": 128, "global_batch": 4, "gap": 0.05}
+    for space in (network, slow):
+        space |= {
+            "hbm_gib": [16],
+            "designs": space["designs"] | {"grid": {"num_tc": [16], "pe_x": [128], "pe_y": [128]}},
+        }
+    for levels in (network, slow, fast):
+        levels["levels"][0]["devices"] = 2
+
+
 @pytest.fixture(scope="session", name="quick")
 def folder_of_the_quick_study(prepare: Prepare) -> Folder:
     """Return a folder in which the study of `make quick` has run, with a model file of its own."""
     study = yaml.safe_load((ROOT / "config/studies/quick.yaml").read_text())
+    shrink_chips(study)
     default = yaml.safe_load((ROOT / "config/config.yaml").read_text())
     kept = {name: default[name] for name in ("scenarios", "training")}
     workload = default["workloads"]["bert-large"] | {"model": f"./{MODEL}"}

@@ -19,6 +19,7 @@ from phaze.tiles.blocks import TileBlock, groups_in_block, stage_blocks, stage_r
 from phaze.tiles.chip import Chip, load_tiled_machine
 from phaze.tiles.on_tiles import TiledOutcome, outcomes
 from phaze.tiles.placement import axis_groups
+from tests.effort import if_every
 
 GRID = TileGrid(40, 40)
 WIRES = Wires(1024e9, 1e-9, (4, 4), 256e9, 1e-9)
@@ -45,7 +46,7 @@ def simulated(chip: Chip, links: str, **settings: object) -> TiledOutcome:
         (SIDES, 4, "line", "far"),
         (AROUND, 20, "s-shaped", "far"),
         (AROUND, 20, "line", "near"),
-        (AROUND, 4, "s-shaped", "near"),
+        pytest.param(AROUND, 4, "s-shaped", "near", marks=if_every),
     ],
 )
 def test_40_by_40_tiles_take_as_long_as_link_by_link(

@@ -19,6 +19,7 @@ from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer
+from tests.effort import if_every
 from tests.unit.plan.search.exhaustive import SmallCase
 
 LAYER_PARAMETERS = {"llama-3.1-8b": 2.2e8, "mixtral-8x7b": 1.45e9}
@@ -55,8 +56,15 @@ def lighter(question: PlanQuestion, plan: PlannedLayout) -> Iterator[tuple[Stage
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runtime", ["megatron", "torchtitan"])
-@pytest.mark.parametrize("model", LAYER_PARAMETERS)
+@pytest.mark.parametrize(
+    ("model", "runtime"),
+    [
+        pytest.param("llama-3.1-8b", "megatron", marks=if_every),
+        ("llama-3.1-8b", "torchtitan"),
+        pytest.param("mixtral-8x7b", "megatron", marks=if_every),
+        ("mixtral-8x7b", "torchtitan"),
+    ],
+)
 def test_no_row_gets_faster_and_still_fits_with_less_recomputation(model: str, runtime: str) -> None:
     for question in drawn(model, runtime):
         for plan in LayoutPlanner(number=ROWS, rows=ROWS)(question).plans:

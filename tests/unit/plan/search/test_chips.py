@@ -81,7 +81,7 @@ def questions_on(planner: TrainingPlanner) -> Iterator[PlanQuestion]:
 def test_the_best_chip_and_plan_are_those_of_brute_force() -> None:
     """Every pipeline split of every layout on every chip is priced; some chips and layouts do not fit."""
     fixed = {"cp": 1, "zero": 1}
-    for seed in range(4):
+    for seed in range(DRAWS // 20):
         drawn = alike_chips if seed % 2 else drawn_chips
         planner = planner_on(drawn(np.random.default_rng(seed), 4))
         times_s = [
@@ -160,7 +160,7 @@ def test_a_group_of_chips_is_split_down_to_single_ones() -> None:
 
 def test_a_space_of_alike_chips_is_proven_by_its_groups() -> None:
     """Chips are excluded together: most are never searched, and the plan is that of a search on each."""
-    chips = alike_chips(np.random.default_rng(5), 24)
+    chips = alike_chips(np.random.default_rng(5), 12)
     planner = planner_on(chips)
     search = planner.search_chips()
     search.run(1)

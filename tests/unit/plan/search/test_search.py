@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations, cycle, product
 from math import inf
 
 import numpy as np
@@ -28,6 +28,7 @@ from phaze.plan.splits.search import SplitSearch
 from phaze.plan.time_limit import TimeLimit
 from phaze.runtimes.space import Fixed, legal_space
 from phaze.spec.training_plan import TIE
+from tests.effort import DRAWS, EVERY, if_every
 from tests.unit.plan.search.exhaustive import (
     KNOWN,
     Costs,
@@ -82,24 +83,29 @@ PRUDENT = {
 }
 """Plans ranked by prudent time, with memory at its upper end."""
 RUNTIMES = ("megatron", "torchtitan")
+BOTH = CASES | HYBRID | {"adapters": ADAPTED, "fp8": EIGHT_BITS, "partly": PARTLY}
+"""Cases of both runtimes."""
+MEGATRON = PRUDENT | {
+    "pairs": PAIRED,
+    "partly pairs": replace(PAIRED, cp_kind="p2p", share=0.6),
+    "load": SKEWED,
+    "offload": OFFLOADED,
+    "moments": MOMENTS,
+    "levels": LEVELS,
+    "large microbatches": SHORT,
+    "uneven groups": UNEVEN,
+}
+"""Cases of Megatron alone."""
+ALIKE = {
+    "adapters-megatron", "experts-megatron", "experts-torchtitan", "fp8-torchtitan", "gpt2-megatron",
+    "hsdp-torchtitan", "llama on 16-megatron", "llama-megatron", "pairs", "prudent experts",
+}  # fmt: skip
+"""Cases whose parts, such as experts under Megatron, are those of faster cases."""
+NAMED = {f"{name}-{runtime}": (case, runtime) for name, case in BOTH.items() for runtime in RUNTIMES}
+NAMED |= {name: (case, "megatron") for name, case in MEGATRON.items()}
 every_case = pytest.mark.parametrize(
     ("case", "runtime"),
-    [
-        pytest.param(case, runtime, id=f"{name}-{runtime}")
-        for name, case in CASES.items()
-        for runtime in RUNTIMES
-    ]
-    + [pytest.param(PAIRED, "megatron", id="pairs"), pytest.param(SKEWED, "megatron", id="load")]
-    + [pytest.param(OFFLOADED, "megatron", id="offload"), pytest.param(LEVELS, "megatron", id="levels")]
-    + [pytest.param(MOMENTS, "megatron", id="moments")]
-    + [pytest.param(ADAPTED, runtime, id=f"adapters-{runtime}") for runtime in RUNTIMES]
-    + [pytest.param(EIGHT_BITS, runtime, id=f"fp8-{runtime}") for runtime in RUNTIMES]
-    + [pytest.param(PARTLY, runtime, id=f"partly-{runtime}") for runtime in RUNTIMES]
-    + [pytest.param(replace(PAIRED, cp_kind="p2p", share=0.6), "megatron", id="partly pairs")]
-    + [pytest.param(SHORT, "megatron", id="large microbatches")]
-    + [pytest.param(UNEVEN, "megatron", id="uneven groups")]
-    + [pytest.param(case, "megatron", id=name) for name, case in PRUDENT.items()]
-    + [pytest.param(case, one, id=f"{name}-{one}") for name, case in HYBRID.items() for one in RUNTIMES],
+    [pytest.param(*NAMED[name], id=name, marks=[if_every] * (name in ALIKE)) for name in NAMED],
 )
 ROUNDING = 1e-9
 ROWS = 5
@@ -346,7 +352,8 @@ def searched(question: PlanQuestion, most_work: int) -> LayoutSearch:
 
 @pytest.mark.slow
 def test_no_bound_falls_when_a_family_is_expanded() -> None:
-    for case, runtime in product(CASES.values(), RUNTIMES):
+    every = product(CASES.values(), RUNTIMES) if DRAWS >= EVERY else zip(CASES.values(), cycle(RUNTIMES))
+    for case, runtime in every:
         question = case.question(runtime)
         families = LayoutFamilies.of(question, legal_space(question.runtime, question.task))
         families.bound(inf)
