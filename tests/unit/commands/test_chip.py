@@ -74,7 +74,7 @@ def test_models_are_named_once() -> None:
 @pytest.mark.slow
 def test_the_answer_fits_a_terminal_and_a_file(tmp_path: Path) -> None:
     file = tmp_path / "CHIP.json"
-    options = ["--hbm", "8,16", "--explain", "glb_mib=2", "--fix", "cp=1"]
+    options = ["--hbm", "8,16", "--explain", "glb_mib=2", "--fix", "cp=1,vp=1"]
     told = invoke("chip", *SMALL, *GRID, *options, "-o", str(file)).stdout
     assert all(len(line) <= 80 for line in told.splitlines())
     choice = read_as(ChipChoice, file)

@@ -35,12 +35,18 @@ NETWORK = {
     "hbm_gib": [8, 32],
     "designs": {"grid": {**SIZES, "minimum_area_share": None}, "area_limit_mm2": 400},
 }
-TRAINING = {"model": "gpt2", "devices": 4, "global_batch": 8, "sequence": 512, "fix": {"cp": 1, "vp": 1}}
+TRAINING = {
+    "model": "gpt2",
+    "devices": 4,
+    "global_batch": 8,
+    "sequence": 256,
+    "fix": {"cp": 1, "vp": 1, "zero": 1},
+}
 SLOW = [{"devices": 4, "bandwidth_bytes_per_s": 1e9}]
 STUDY = ChipStudy.parse(
     {
         "models": ["short", "long"],
-        "workloads": {"short": TRAINING, "long": {**TRAINING, "sequence": 1024}},
+        "workloads": {"short": TRAINING, "long": {**TRAINING, "sequence": 512}},
         "scenarios": {"near": NETWORK},
         "compared": [BUILT],
         "templates": [],

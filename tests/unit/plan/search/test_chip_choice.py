@@ -23,6 +23,7 @@ from phaze.spec.training_plan import AskedPlan
 from tests.plans import planner_of
 
 GAP = 0.002
+FIXED = {"cp": 1, "vp": 1, "zero": 1}
 SIZES = {
     "num_tc": (1, 4),
     "num_vc": (1, 16),
@@ -51,7 +52,7 @@ def request(layers: int, sequence: int) -> AskedPlan:
     machine, _ = load_chips("tpu-v4", "tpu-v4")
     fields = {"system": "tpu-v4", "stack": "chip", "runtime": "chip", "machine": machine, "rank": "expected"}
     fields |= {"devices": 4, "global_batch": 8, "sequence": sequence, "chips": chips()}
-    fields |= {"fixed": {"cp": 1, "vp": 1}}
+    fields |= {"fixed": FIXED}
     return planner_of(layers=layers, **fields).request
 
 
@@ -65,7 +66,7 @@ def chooser() -> ChipChooser:
 @cache
 def times_s() -> np.ndarray:
     """Return the fastest step of both models on every chip, found by one search on each, (M, D)."""
-    planner = LayoutPlanner(number=1, gap=0.0, fixed={"cp": 1, "vp": 1})
+    planner = LayoutPlanner(number=1, gap=0.0, fixed=FIXED)
     rows = []
     for model in chooser().models:
         plans = [planner(model.planner.on_chip(place).question).plans for place in range(len(chips()))]

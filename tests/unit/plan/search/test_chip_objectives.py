@@ -32,6 +32,7 @@ from tests.effort import DRAWS
 from tests.unit.plan.search.test_chips import alike_chips, drawn_chips, planner_on
 
 GAP = 0.005
+FIXED: dict[str, int | str] = {"cp": 1, "vp": 1, "zero": 1}
 OBJECTIVES = get_args(ChipObjective)
 CHOICES = ({"tp": 2}, {"dp": 4}, {"pp": 2, "microbatch": 1})
 PRICES = ChipPrices(per_mm2=0.3, per_gib=12.0, currency="USD")
@@ -53,13 +54,13 @@ def space(seed: int) -> tuple[Architecture, ...]:
 def planner(seed: int, layers: int = 2) -> TrainingPlanner:
     """Return the planner of a small model on drawn chips."""
     planned = planner_on(space(seed), GAP, layers)
-    return replace(planned, request=planned.request.model_copy(update={"fixed": {"cp": 1}}))
+    return replace(planned, request=planned.request.model_copy(update={"fixed": FIXED}))
 
 
 @cache
 def fastest(seed: int, layers: int = 2) -> list[PricedLayout | None]:
     """Return the fastest plan on every chip, by one search on each."""
-    search = LayoutPlanner(number=1, gap=0.0, fixed={"cp": 1})
+    search = LayoutPlanner(number=1, gap=0.0, fixed=FIXED)
     questions = [planner(seed, layers).on_chip(place).question for place in range(len(space(seed)))]
     plans = [search(question).plans for question in questions]
     return [
@@ -150,7 +151,7 @@ def test_the_robust_chip_has_the_least_regret_by_brute_force() -> None:
     )
     choice, chips = chooser.robust, space(0)
     assert choice is not None
-    search = LayoutPlanner(number=1, gap=GAP, fixed={"cp": 1})
+    search = LayoutPlanner(number=1, gap=GAP, fixed=FIXED)
     rows = []
     for case in assumptions_of(planned, networks):
         questions = [case.changed(planned.on_chip(place).question) for place in range(len(chips))]
