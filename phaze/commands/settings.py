@@ -28,7 +28,7 @@ def setting_params(noun: type[Noun], declared: Collection[str]) -> list[typer.co
     texts = documentation_of(noun)
 
     def command() -> None:
-        """Carry the signature from which Typer makes the options."""
+        """Function with the signature from which Typer derives the options."""
 
     annotations = {
         name: _option(name, field.annotation, texts.get(name, ""), _default(field.get_default()))

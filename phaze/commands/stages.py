@@ -178,7 +178,7 @@ def schedule(request: ScheduleOptions) -> None:
 
 
 def _tell_subject(verb: str, request: OnArchitecture) -> None:
-    """Name the model, the chip that runs it, and the system, which has the links."""
+    """Print the names of the model, its chip, and the system that provides the links."""
     tell(
         f"{verb}: {request.model} on {request.architecture}; links, and what the chip does not state, are "
         f"those of {request.system} unless options say otherwise"

@@ -154,7 +154,7 @@ def save(path: Path, chart: alt.TopLevelMixin) -> None:
 
 
 def _renumbered(svg: str) -> str:
-    """SVG with ids numbered from 0, which the library counts over all pictures of a process."""
+    """SVG with ids renumbered from 0; the library numbers them across all pictures of a process."""
     ids = {name: number for number, name in enumerate(dict.fromkeys(match[0] for match in _ID.finditer(svg)))}
     return _ID.sub(lambda match: f"{match[1]}{ids[match[0]]}", svg)
 

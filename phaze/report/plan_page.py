@@ -246,7 +246,7 @@ class PlanPage:
         yield WORDS.section("rivals", (*((sheet,) if rows else ()), *figures, Items(sentences)))
 
     def chips(self) -> Iterator[Section]:
-        """Yield the section on the chips among which the plan's was chosen, if there were several."""
+        """Yield the section on the candidate chips, if there were several."""
         if self.plan.chips is not None:
             # The outcome, last in the terminal, is a text like the name of the chip.
             head, *rows = ((row[0], row[-1], *row[1:-1]) for row in words.chips_table(self.plan.chips))

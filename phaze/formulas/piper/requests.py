@@ -182,7 +182,7 @@ class PiperRequest:
     def _useful(
         self, rows: Sequence[LayerTiming], splits: Mapping[tuple[int, SplitKind], Layout]
     ) -> list[LayerConfiguration]:
-        """Configurations of a layer without those that another one surpasses in everything."""
+        """Configurations of a layer that no other one dominates."""
         useful: list[LayerConfiguration] = []
         for row in rows:
             layout = splits[row.t, row.kind]
