@@ -54,7 +54,7 @@ fit: $(READY) ## Fit the constants of config/measured.yaml together to the publi
 
 check: $(READY) ## Lint, and run all tests that take no seconds, in four minutes on two cores; `make test` runs every test
 	@.ci/lint
-	PHAZE_DRAWS=20 $(BIN)/pytest -n $(CORES) --dist worksteal -m "not (slow or long or workflow or browser)"
+	$(BIN)/pytest -n $(CORES) --dist worksteal -m "not (slow or long or workflow or browser)"
 
 lint: $(READY) ## Check style, types, layers, spelling and the workflow
 	@.ci/lint

@@ -268,7 +268,7 @@ def test_yaml_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("numbers", "least", "verbs"), [(DRAWS, 0, ()), (0, DRAWS // 2, ("emit", "read", "compare"))]
+    ("numbers", "least", "verbs"), [(2 * DRAWS, 0, ()), (0, DRAWS, ("emit", "read", "compare"))]
 )
 def test_verbs_answer_or_refuse_anything(numbers: int, least: int, verbs: tuple[str], tmp_path: Path) -> None:
     """Cases of `python -m tests.fuzz`, which draws thousands, and more of changed plans and flags."""

@@ -78,7 +78,7 @@ def scores(seed: int, objective: ChipObjective, layers: int = 2) -> Floats:
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_the_best_chip_is_that_of_brute_force(objective: ChipObjective) -> None:
-    for seed in range(DRAWS // 20):
+    for seed in range(DRAWS // 10):
         model, expected = ModelChips(planner(seed), goal(objective)), scores(seed, objective)
         search = model.search
         # A bound on the energy holds for all layouts, so that it need not reach the fastest plan's.
@@ -124,7 +124,7 @@ def test_a_group_scores_at_least_its_bound() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["time", "area"])
 def test_the_common_chip_is_that_of_brute_force(objective: ChipObjective) -> None:
-    for seed in range(DRAWS // 40):
+    for seed in range(DRAWS // 20):
         models = tuple(ModelChips(planner(seed, layers), goal(objective)) for layers in (2, 4))
         relative = [scores(seed, objective, layers) for layers in (2, 4)]
         means = np.exp(np.mean([np.log(row / row.min()) for row in relative], axis=0))

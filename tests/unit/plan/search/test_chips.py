@@ -81,7 +81,7 @@ def questions_on(planner: TrainingPlanner) -> Iterator[PlanQuestion]:
 def test_the_best_chip_and_plan_are_those_of_brute_force() -> None:
     """Every pipeline split of every layout on every chip is priced; some chips and layouts do not fit."""
     fixed = {"cp": 1, "zero": 1}
-    for seed in range(DRAWS // 20):
+    for seed in range(DRAWS // 10):
         drawn = alike_chips if seed % 2 else drawn_chips
         planner = planner_on(drawn(np.random.default_rng(seed), 4))
         times_s = [
