@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import pandas as pd
+import pytest
 
 from phaze.base.store import Store
 from phaze.certify.stage import CertificateTerms, SliceTables
@@ -29,6 +30,7 @@ from phaze.spec.system import Scenario
 from phaze.workload.models import extract_workload
 from phaze.workload.primitives import LayerRun
 from phaze.workload.workload import Workload
+from tests.effort import if_every
 
 SHAPES = {"wide": (4, 512), "deep": (10, 256), "odd": (7, 384)}
 """Layers and hidden size."""
@@ -37,6 +39,8 @@ ORDERS = {
     "narrow-first": (LayerRun("embedding"), LayerRun("block", 3), LayerRun("wide", 4), LayerRun("head")),
 }
 """Block runs of the models with two kinds of blocks."""
+MIXED = ["alternating", pytest.param("narrow-first", marks=if_every)]
+"""Parameters of tests of models with two kinds of blocks."""
 LIMIT_UM2 = 60e6
 SMALL, LARGE = 0.0125, 0.25
 """HBM sizes in GiB: the models fit the small one only with recomputation, TMP or more stages."""

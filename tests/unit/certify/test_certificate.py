@@ -24,7 +24,7 @@ from phaze.tables.columns import widths_of
 from tests.unit.certify.study import (
     LARGE,
     LIMIT_UM2,
-    ORDERS,
+    MIXED,
     SHAPES,
     SMALL,
     Results,
@@ -37,7 +37,7 @@ from tests.unit.certify.study import (
 
 BATCH = 32
 GRID = [(size, recompute) for size in (SMALL, LARGE) for recompute in (False, True)]
-MODELS = (*SHAPES, *ORDERS)
+MODELS = [*SHAPES, *MIXED]
 KEYS = ["layout", "architecture", "hbm_gib", "recompute"]
 
 
@@ -215,7 +215,7 @@ def audit(name: str, found: Results, points: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wide", *ORDERS])
+@pytest.mark.parametrize("name", ["wide", *MIXED])
 def test_points_solved_again_confirm_the_certificate_and_agree_with_brute_force(name: str) -> None:
     found = results(name)
     audits = audit(name, found, drawn(found, 40))

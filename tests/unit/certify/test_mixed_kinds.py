@@ -14,7 +14,7 @@ from phaze.formulas.flushing import Chain, Setting
 from phaze.search.cosearch import evaluate_architectures
 from phaze.workload.graphs import edge_arrays
 from phaze.workload.workload import Workload
-from tests.unit.certify.study import ORDERS, architectures, given, results, subject
+from tests.unit.certify.study import MIXED, architectures, given, results, subject
 from tests.unit.formulas.phaze.exhaustive import best_time_s
 
 KEYS = ["layout", "architecture", "hbm_gib", "recompute"]
@@ -36,7 +36,7 @@ def chain(point: Workload, solves: pd.DataFrame) -> Chain:
     )
 
 
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("name", MIXED)
 def test_a_placement_is_the_best_of_every_cut_and_width(name: str) -> None:
     found = results(name)
     placed = found.placements.set_index(KEYS)["time_per_batch_s"]
@@ -52,7 +52,7 @@ def test_a_placement_is_the_best_of_every_cut_and_width(name: str) -> None:
     assert 0 < np.isfinite(times).sum() < len(times) == 2 * 2 * 4
 
 
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("name", MIXED)
 def test_the_bounds_of_the_screen_enclose_the_placements(name: str) -> None:
     found = results(name)
     both = found.placements.merge(pd.concat(found.screens), on=KEYS)
@@ -67,7 +67,7 @@ def test_the_bounds_of_the_screen_enclose_the_placements(name: str) -> None:
     assert (both["lower_j"] <= both["joules_per_sample"] * (1 + 1e-12)).all()
 
 
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("name", MIXED)
 def test_an_architecture_asked_for_alone_has_the_same_placements(name: str) -> None:
     """The stages composed in memory agree with those that pass on tables, point by point."""
     placed = results(name).placements
