@@ -25,9 +25,9 @@ from phaze.plan.machines import device_of, planned_machine, prudent
 from phaze.plan.plan import Machine
 from phaze.plan.pricing.lowering import Lowerings
 from phaze.plan.pricing.price import price
-from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.registry import RUNTIMES
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.space import is_searched
 from phaze.spec.names import Rank

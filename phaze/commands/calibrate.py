@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from phaze.formulas.piper.requests import PiperRequest
     from phaze.validate.calibration import Calibrated, FittedConstant
-    from phaze.validate.own_runs import OwnRuns
+    from phaze.validate.user_runs import UserRuns
 
 CONSTANTS = "Constants before → after, ± one standard deviation, and what their whole range changes of a run:"
 
@@ -58,11 +58,11 @@ def calibrate(request: CalibrateOptions) -> None:
         return
     if request.runs is None or request.system is None:
         raise PhazeError("calibrate: give RUNS.csv with --system, or --kernels with --device")
-    from phaze.validate import own_runs
+    from phaze.validate import user_runs
     from phaze.validate.rows import COLUMNS, read_texts
 
     with telling("calibrate"):
-        measured, fit = own_runs.calibrate(request.runs, request.system, request.out)
+        measured, fit = user_runs.calibrate(request.runs, request.system, request.out)
     tell_unread(request.runs, read_texts(request.runs).columns, COLUMNS)
     shown = _shown(measured, fit, request.system, request.out)
     typer.echo(json.dumps(_plain(measured, fit), indent=2) if request.as_json else shown)
@@ -73,9 +73,9 @@ def _fit_kernels(request: CalibrateOptions) -> str:
     kernels, device, out = request.kernels, request.device, request.out
     if kernels is None or device is None or request.runs is not None:
         raise PhazeError("calibrate: --kernels needs --device and the reverse; neither accepts RUNS.csv")
-    from phaze.validate.own_runs import fit_device
     from phaze.validate.parts.base import columns_in
     from phaze.validate.parts.registry import PARTS
+    from phaze.validate.user_runs import fit_device
 
     with telling("calibrate"):
         fits = fit_device(kernels, device, out)
@@ -91,7 +91,7 @@ def _fit_kernels(request: CalibrateOptions) -> str:
     return "\n".join([*lines, str(out)])
 
 
-def _plain(measured: OwnRuns, fit: Calibrated) -> dict[str, object]:
+def _plain(measured: UserRuns, fit: Calibrated) -> dict[str, object]:
     return {
         "rows": len(measured.rows),
         "fitted_rows": fit.rows,
@@ -118,9 +118,9 @@ def _constant(fitted: FittedConstant) -> dict[str, object]:
     }
 
 
-def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
+def _shown(measured: UserRuns, fit: Calibrated, system: str, out: Path) -> str:
     """Text of a fit in three groups: constants, errors, and notes on the runs, then the file."""
-    from phaze.validate.own_runs import in_words
+    from phaze.validate.user_runs import in_words
 
     part = "" if fit.rows == len(measured.rows) else f", fitted to {fit.rows} of them"
     errors = [

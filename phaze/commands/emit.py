@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
     from phaze.plan.plan import Machine
     from phaze.runtimes.flags import Emitted
-    from phaze.runtimes.given import GivenRun
     from phaze.runtimes.megatron_software import Software
     from phaze.runtimes.recipe import Recipe
+    from phaze.runtimes.run_file import RunFile
     from phaze.spec.training_plan import AskedPlan, RankedPlan, TrainingPlan
     from phaze.validate.rows import RunRow
 
@@ -224,7 +224,7 @@ def read(request: ReadOptions) -> None:
 class PredictedRun:
     """A run that was read from its flags, with its predicted step time and memory."""
 
-    run: GivenRun
+    run: RunFile
     software: Software
     """What the flags overlap and fuse."""
     priced: PricedLayout
@@ -279,7 +279,7 @@ def predicted_run(request: ReadOptions) -> PredictedRun:
     devices = None if request.devices is None else str(request.devices)
     system, count = options.cluster("read", request.gpus, request.system, devices, request.nodes)
     _refuse_table(request.out, reads=(request.flags, system, request.model, request.stack))
-    from phaze.runtimes.known import RUNTIMES
+    from phaze.runtimes.registry import RUNTIMES
     from phaze.spec.systems import load_cluster, load_stack_of, runtime_for, stack_for
 
     with telling("read"):
@@ -325,9 +325,9 @@ def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> Non
     refuse_outputs(out, model_file(out), reads=reads)
 
 
-def _read_run(request: ReadOptions, system: str, devices: int | None, routed: Load) -> GivenRun:
+def _read_run(request: ReadOptions, system: str, devices: int | None, routed: Load) -> RunFile:
     """Read the run from a file of flags or a configuration; `routed` is its expert load if it names none."""
-    from phaze.runtimes.given import GivenRun
+    from phaze.runtimes.run_file import RunFile
     from phaze.spec.models import load_transformer
     from phaze.spec.systems import load_cluster
 
@@ -340,7 +340,7 @@ def _read_run(request: ReadOptions, system: str, devices: int | None, routed: Lo
         _script_options("read", request.layout, request.runtime)
         with telling("read"):
             blackwell = load_cluster(system)[1].is_blackwell
-        return GivenRun.of_megatron(file, devices, request.vocab, blackwell=blackwell, routed=routed)
+        return RunFile.of_megatron(file, devices, request.vocab, blackwell=blackwell, routed=routed)
     if request.vocab is not None:
         raise PhazeError(
             f"read: --vocab is for Megatron-LM; for {request.runtime} the vocabulary is that of --model"
@@ -353,8 +353,8 @@ def _read_run(request: ReadOptions, system: str, devices: int | None, routed: Lo
     script = _script_options("read", request.layout, request.runtime)
     trained = load_transformer(model, "read")
     if request.runtime == "torchtitan":
-        return GivenRun.of_torchtitan(file, trained, devices, routed)
-    return GivenRun.of_deepspeed(file, trained, devices, script, routed)
+        return RunFile.of_torchtitan(file, trained, devices, routed)
+    return RunFile.of_deepspeed(file, trained, devices, script, routed)
 
 
 def _script_options(verb: str, layout: str | None, runtime: str) -> dict[str, int | str]:
@@ -414,8 +414,8 @@ def _compare_flags(file: Path, plan: TrainingPlan, layout: str | None) -> Compar
     The plan has what files of torchtitan and DeepSpeed lack, the model and the sequence.
     """
     from phaze.plan.answer.comparison import Comparison
-    from phaze.runtimes.given import GivenRun
     from phaze.runtimes.megatron_flags import NAMES
+    from phaze.runtimes.run_file import RunFile
 
     question, machine = plan.question, plan.question.stored_machine()
     if question.runtime == "maxtext":
@@ -423,13 +423,13 @@ def _compare_flags(file: Path, plan: TrainingPlan, layout: str | None) -> Compar
     refuse_unwritten(plan, "compare")
     script, routed = _script_options("compare", layout, question.runtime), machine.stack.load.expected
     if question.runtime == "torchtitan":
-        run = GivenRun.of_torchtitan(file, question.model, question.devices, routed)
+        run = RunFile.of_torchtitan(file, question.model, question.devices, routed)
     elif question.runtime == "deepspeed":
         script = {"sequence": question.sequence, **script}
-        run = GivenRun.of_deepspeed(file, question.model, question.devices, script, routed)
+        run = RunFile.of_deepspeed(file, question.model, question.devices, script, routed)
     else:
         blackwell = machine.device.is_blackwell
-        run = GivenRun.of_megatron(
+        run = RunFile.of_megatron(
             file, question.devices, question.model.vocabulary, blackwell=blackwell, routed=routed
         )
     software = run.software(machine.stack)

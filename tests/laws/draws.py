@@ -13,9 +13,9 @@ from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.question import PlanQuestion
 from phaze.runtimes.grid import LayoutGrid
-from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.registry import RUNTIMES
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.space import legal_space
 from phaze.spec.models import load_transformer

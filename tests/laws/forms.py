@@ -10,8 +10,8 @@ from pathlib import Path
 
 from phaze.runtimes.deepspeed_config import OPTIONS
 from phaze.runtimes.flags import Emitted, parse_flags, print_flags
-from phaze.runtimes.given import GivenRun
 from phaze.runtimes.recipe import flattened
+from phaze.runtimes.run_file import RunFile
 from phaze.runtimes.settings import settings_of
 from phaze.runtimes.torchtitan_config import MODULES
 from phaze.runtimes.torchtitan_files import JOB_CONVERTERS, settings_in
@@ -193,10 +193,10 @@ def script_options(emitted: Emitted) -> dict[str, int | str]:
 
 def given_run(
     runtime: str, file: Path, model: Model, devices: int, emitted: Emitted, *, blackwell: bool
-) -> GivenRun:
+) -> RunFile:
     """Run that a file describes."""
     if runtime == "megatron":
-        return GivenRun.of_megatron(file, devices, blackwell=blackwell)
+        return RunFile.of_megatron(file, devices, blackwell=blackwell)
     if runtime == "torchtitan":
-        return GivenRun.of_torchtitan(file, model, devices)
-    return GivenRun.of_deepspeed(file, model, devices, script_options(emitted))
+        return RunFile.of_torchtitan(file, model, devices)
+    return RunFile.of_deepspeed(file, model, devices, script_options(emitted))

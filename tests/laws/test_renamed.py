@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
 from phaze.plan.machines import device_of
-from phaze.runtimes.given import GivenRun
+from phaze.runtimes.run_file import RunFile
 from phaze.runtimes.settings import settings_of
 from phaze.spec.system import Stack
 from tests.laws.draws import Drawn, draw
@@ -68,7 +68,7 @@ def misspelt(random: Random, name: str) -> str:
     return name[:place] + change + name[place + 2 :]
 
 
-def answer(drawn: Drawn, form: Form, text: str, names: Names, file: Path) -> GivenRun | str:
+def answer(drawn: Drawn, form: Form, text: str, names: Names, file: Path) -> RunFile | str:
     """Run that a form of a plan's file describes, or why it is refused."""
     file.write_text(form.write(text, names))
     blackwell = device_of(drawn.question.machine).is_blackwell
@@ -79,7 +79,7 @@ def answer(drawn: Drawn, form: Form, text: str, names: Names, file: Path) -> Giv
         return str(error)
 
 
-def _outcome(before: GivenRun, after: GivenRun | str, renamed: str, stack: Stack) -> str:
+def _outcome(before: RunFile, after: RunFile | str, renamed: str, stack: Stack) -> str:
     """What becomes of a renamed setting; empty if nothing does."""
     name = renamed.replace("_", "-")
     if isinstance(after, str):

@@ -28,9 +28,9 @@ from phaze.plan.search.search import LayoutPlanner, LayoutSearch
 from phaze.plan.splits.split import even_split
 from phaze.plan.time_limit import TimeLimit
 from phaze.runtimes.grid import COLUMNS
-from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import equal_counts, equal_stages, stages_of
 from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.registry import RUNTIMES
 from phaze.runtimes.rules import ENDS, TrainingTask
 from phaze.runtimes.space import given_values, space
 from phaze.spec.files import FOLDER

@@ -15,8 +15,8 @@ from phaze.certify.plans import PlanAudit, certify_plan
 from phaze.layout import Compute
 from phaze.plan.answer.answer import TrainingPlanner
 from phaze.plan.answer.priced import MeasuredInterval
-from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.registry import RUNTIMES
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.documents import text_of
 from phaze.spec.models import load_transformer

@@ -16,9 +16,9 @@ from phaze.plan.machines import load_machine
 from phaze.spec.systems import flat_scenario, load_cluster, load_stack_of
 from phaze.validate.calibration import Calibrated, FittedConstant, calibrated
 from phaze.validate.constants import OF_DEVICE, OF_STACK, RESERVED, Site
-from phaze.validate.own_runs import own_runs
 from phaze.validate.rows import read_rows
 from phaze.validate.table import predict_rows
+from phaze.validate.user_runs import user_runs
 from tests.commands import assert_refused, invoke, invoke_json
 from tests.effort import DRAWS
 
@@ -165,10 +165,10 @@ def test_experts_of_runs_without_a_load_are_routed_as_in_training(tmp_path: Path
     dense = "llama-3.1-8b,4096,16,64,2,1,1,1,true,9.0"
     lines = [f"{row},,", f"{row},balanced,", f"{row},,1.5", f"{dense},,"]
     path.write_text("\n".join([columns, *lines]))
-    loads = [row.runs[0].layout.load for row in own_runs(path, "h100").rows]
+    loads = [row.runs[0].layout.load for row in user_runs(path, "h100").rows]
     assert loads == ["natural", "balanced", "1.5", "balanced"]
     path.write_text("\n".join([columns.removesuffix(",load,capacity"), *[row] * 3]))
-    assert {row.runs[0].layout.load for row in own_runs(path, "h100").rows} == {"natural"}
+    assert {row.runs[0].layout.load for row in user_runs(path, "h100").rows} == {"natural"}
 
 
 def test_a_run_of_another_stack_keeps_the_constants_of_its_stack(fitted: tuple[Path, Path, dict]) -> None:

@@ -18,8 +18,8 @@ from phaze.plan.pricing.price import price
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.splits.split import Split
-from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import blocks_of
+from phaze.runtimes.registry import RUNTIMES
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.memory import UsedGib
 from phaze.spec.models import load_transformer

@@ -45,7 +45,7 @@ OF_SYSTEMS = ("collectives",)
 
 
 @dataclass(frozen=True)
-class OwnRuns:
+class UserRuns:
     """User's own runs on a system that are measured and can be predicted, all with one software stack."""
 
     site: Site
@@ -56,7 +56,7 @@ class OwnRuns:
     """True if the rows name their system, which then overrides the system given to the command."""
 
 
-def own_runs(path: Path, system: str) -> OwnRuns:
+def user_runs(path: Path, system: str) -> UserRuns:
     """Read a table's runs on a system; PhazeError for fewer than three runs, or for several stacks.
 
     A row is unused if it names another system, has no `measured_s`, or cannot be predicted. Experts of rows
@@ -85,7 +85,7 @@ def own_runs(path: Path, system: str) -> OwnRuns:
             f"{path}: {len(valid_rows)} runs on {system} are measured and can be predicted; at least "
             f"{max(LEAST_RUNS, larger)} are needed{why}{_hint(unnamed_rows, mistakes, site)}"
         )
-    return OwnRuns(site, tuple(valid_rows), unused, any(row.system for row in usable_rows))
+    return UserRuns(site, tuple(valid_rows), unused, any(row.system for row in usable_rows))
 
 
 def _has_load(table: pd.DataFrame) -> list[bool]:
@@ -153,10 +153,10 @@ def _common_stack(path: Path, rows: Sequence[RunRow], system: str) -> str | None
     return next(iter(counts), "") or None
 
 
-def calibrate(path: Path, system: str, out: Path) -> tuple[OwnRuns, Calibrated]:
+def calibrate(path: Path, system: str, out: Path) -> tuple[UserRuns, Calibrated]:
     """Fit a system's constants to the runs of a table, and write the fitted system to a YAML file."""
     refuse_as_file(out, "--system")
-    runs = own_runs(path, system)
+    runs = user_runs(path, system)
     _refuse_elsewhere(runs.site.cluster, system, out)
     calibration = calibrated(runs.site, runs.rows)
     write_text(out, system_text(calibration, runs.rows, path, system))

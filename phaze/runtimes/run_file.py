@@ -23,7 +23,7 @@ from phaze.spec.system import Stack
 
 
 @dataclass(frozen=True)
-class GivenRun:
+class RunFile:
     """Training run read from a runtime's file: its recipe, and the flags that do not affect the price."""
 
     file: Path
