@@ -70,9 +70,7 @@ GROUPS = {
     "Study (many accelerators)": (new_study, status, export),
 }  # fmt: skip
 """Verbs by the title of their group in the help."""
-FIRST_SCREEN = (
-    plan, emit, read, compare, validate, models, systems, chip, place, new_study, status, export,
-)  # fmt: skip
+FIRST_SCREEN = (plan, emit, read, compare, validate, models, systems, chip, place, new_study, status, export)
 """Verbs in the short help."""
 NAMES = {
     verb.__name__.removesuffix("_stages").replace("_", "-"): verb

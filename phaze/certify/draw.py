@@ -11,9 +11,7 @@ from phaze.certify.stage import EQUAL
 from phaze.tables import Screens
 from phaze.tables.columns import layout_of
 
-COLUMNS = [
-    "model", "layout", "architecture", "hbm_gib", "recompute", "lower_s", "feasible_s", "kept",
-]  # fmt: skip
+COLUMNS = ["model", "layout", "architecture", "hbm_gib", "recompute", "lower_s", "feasible_s", "kept"]
 """Columns of table `screens` that a draw needs."""
 EXCLUDED = ["memory", "work", "path", "combined", "tied"]
 """Columns of table `certificates` that count excluded points."""

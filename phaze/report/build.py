@@ -53,9 +53,7 @@ from phaze.search.winners import chip_of
 from phaze.tables import TABLES, Comparisons
 
 WORDS = words_of("study")
-_CELLS = (
-    "cores", "buffers", "hbm", "shape", "planned", "simulated", "mfu", "chip_gain", "planner_gain",
-)  # fmt: skip
+_CELLS = ("cores", "buffers", "hbm", "shape", "planned", "simulated", "mfu", "chip_gain", "planner_gain")
 """Cells of the answer's table, empty for a workload that fits nowhere."""
 LEAST = 5e-4
 """Smallest reported loss relative to the baseline; a smaller one would be shown as 0.0 %."""

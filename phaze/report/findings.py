@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 PER_MODEL = "per-model"
 COMMON = "common"
 EXPERT = "expert"
-COPIED = (
-    "fronts", "simulations", "times", "certificates", "audits",
-)  # fmt: skip
+COPIED = ("fronts", "simulations", "times", "certificates", "audits")
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,7 @@ OPTIMIZER, FSDP, STRATEGY = (
 )  # fmt: skip
 SHARDED = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """Megatron-FSDP's sharding strategies, by ZeRO stage."""
-WITH_FSDP = (
-    (FSDP,), (OPTIMIZER,), ("--no-gradient-accumulation-fusion",), ("--ckpt-format", "fsdp_dtensor"),
-)  # fmt: skip
+WITH_FSDP = ((FSDP,), (OPTIMIZER,), ("--no-gradient-accumulation-fusion",), ("--ckpt-format", "fsdp_dtensor"))
 """Flags that Megatron-FSDP needs in addition to its sharding strategy (its user guide)."""
 GRANULARITY, METHOD, RECOMPUTED_LAYERS, RECOMPUTED_MODULES = (
     f"--recompute-{name}" for name in ("granularity", "method", "num-layers", "modules")

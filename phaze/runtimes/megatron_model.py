@@ -44,9 +44,7 @@ VOCABULARIES = (
 
 They are `vocab_size` of the models' published configurations, or of the tokenizer's file.
 """
-SIZES = {
-    "hidden": "--hidden-size", "heads": "--num-attention-heads", "vocabulary": "--vocab-size",
-}  # fmt: skip
+SIZES = {"hidden": "--hidden-size", "heads": "--num-attention-heads", "vocabulary": "--vocab-size"}
 """Flags of model sizes that are always written, by model field."""
 LAYERS, FEED_FORWARD, MAX_POSITIONS = "--num-layers", "--ffn-hidden-size", "--max-position-embeddings"
 POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}

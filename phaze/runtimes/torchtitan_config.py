@@ -63,9 +63,7 @@ GROUPED: dict[Compute, Converters] = {
 LORA = "LoRAConverter"
 CONVERTERS = {*(name for table in (LINEAR, GROUPED) for words in table.values() for name in words), LORA}
 """Names of all converters that a recipe can express."""
-TRAINED: list[Plain] = [
-    "wq", "wkv", "wqkv", "wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3",
-]  # fmt: skip
+TRAINED: list[Plain] = ["wq", "wkv", "wqkv", "wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3"]
 """Weight matrices of blocks that LoRA adapts, by the last part of their names; the head is excluded."""
 TP, CP, PP, EP = (
     f"parallelism.{name}_parallel_degree" for name in ("tensor", "context", "pipeline", "expert")

@@ -74,10 +74,8 @@ def _divisions_into(parts: int) -> list[Division]:
 def _power_divisions(parts: int, rounds: int) -> list[Division]:
     level = parts.bit_length() - 1
     return [
-        (1 << b, 1 << m, 1 << (level - b - m), rounds)
-        for b in range(level + 1)
-        for m in range(level + 1 - b)
-    ]  # fmt: skip
+        (1 << b, 1 << m, 1 << (level - b - m), rounds) for b in range(level + 1) for m in range(level + 1 - b)
+    ]
 
 
 def _extra_divisions(count: int) -> list[Division]:
