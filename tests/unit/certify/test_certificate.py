@@ -125,6 +125,7 @@ def test_brute_force_gives_the_same_best(name: str) -> None:
     assert row["excluded"] < row["best"] * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_every_point_is_counted_once(name: str) -> None:
     row, exact = certify(name, results(name)), brute_force(name)

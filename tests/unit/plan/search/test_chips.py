@@ -158,6 +158,7 @@ def test_a_group_of_chips_is_split_down_to_single_ones() -> None:
                 )
 
 
+@pytest.mark.slow
 def test_a_space_of_alike_chips_is_proven_by_its_groups() -> None:
     """Chips are excluded together: most are never searched, and the plan is that of a search on each."""
     chips = alike_chips(np.random.default_rng(5), 12)
@@ -225,6 +226,7 @@ def test_a_space_of_one_chip_is_planned_like_a_list_with_a_slower_one() -> None:
     assert several.certificate.schedule_gap == alone.certificate.schedule_gap
 
 
+@pytest.mark.slow
 def test_of_equally_fast_chips_the_first_is_planned() -> None:
     """More memory that no plan needs is no reason to choose a chip."""
     chip = drawn_chips(np.random.default_rng(0), 1)[0].model_copy(update={"hbm_gib": 64.0})
@@ -297,6 +299,7 @@ def test_chips_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
             plan("gpt2", "8xtpu-v4", architecture="tpu-v4,phaze-common", **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_model_that_fits_no_chip_names_the_least_memory_that_would_do() -> None:
     sizes = {"num_tc": 2, "num_vc": 2, "pe_x": 128, "pe_y": 128, "glb_mib": 32.0}
     small = tuple(
