@@ -177,6 +177,7 @@ def links(folder: Path, *rows: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_with_a_topology_stages_and_mapping_are_chosen_together(graph: Path, tmp_path: Path) -> None:
     table = links(tmp_path, "0,1,1e-5,1e9", "1,0,2e-5,2e9")
     out, map_out = tmp_path / "stages.json", tmp_path / "map.json"

@@ -111,6 +111,7 @@ def test_plans_are_drawn_in_the_precision_of_the_question() -> None:
     assert found.bound_s < audited("megatron").bound_s
 
 
+@pytest.mark.slow
 def test_seeds_draw_the_same_again_and_others() -> None:
     assert certify_plan(planned("megatron"), DRAWS, 0) == audited("megatron")
     assert audited("megatron", seed=1).drawn != audited("megatron").drawn

@@ -39,6 +39,7 @@ def simulated(chip: Chip, links: str, **settings: object) -> TiledOutcome:
     return outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "stages", "layout", "placed"),
     [

@@ -267,6 +267,7 @@ def test_a_fitted_constant_outside_of_the_device_files_is_implausible() -> None:
     assert replace(fitted, constant=OF_STACK[0]).implausible is None
 
 
+@pytest.mark.slow
 def test_calibrate_prints_groups_and_names_the_implausible_constant(tmp_path: Path) -> None:
     runs, out = measured(tmp_path), tmp_path / "mine.yaml"
     table = pd.read_csv(runs)

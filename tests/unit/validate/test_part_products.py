@@ -90,6 +90,7 @@ def test_the_fit_finds_the_constants_of_products_again(precision: Compute) -> No
         assert getattr(found, name) == pytest.approx(getattr(planted, name), rel=0.02)
 
 
+@pytest.mark.slow
 def test_devices_are_those_that_the_fit_finds() -> None:
     """Every second shape gives nearly the same constants as all of them."""
     rows = PART.read(OWN)
