@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from phaze.layout import Layout
 from phaze.plan.answer.assumptions import above_measured, assumptions, uncalibrated
 from phaze.plan.answer.priced import MeasuredInterval
 from phaze.plan.machines import load_machine
@@ -16,7 +17,8 @@ from phaze.spec.models import load_transformer
 def stated(model: str) -> str:
     """Return the assumptions about a model on a stack that overlaps token dispatches."""
     task = TrainingTask(load_transformer(model, "test"), 2048, 64, 8)
-    return "; ".join(assumptions(PlanQuestion(task, load_machine("b200", stack="megatron-bridge"), MEGATRON)))
+    question = PlanQuestion(task, load_machine("b200", stack="megatron-bridge"), MEGATRON)
+    return "; ".join(assumptions(question, Layout()))
 
 
 def test_only_models_with_experts_assume_anything_about_token_dispatches() -> None:
