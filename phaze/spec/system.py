@@ -198,6 +198,9 @@ class Stack(Noun):
     `scheduled`. A device file that is planned as an architecture has this share as well."""
     launch_s: Size = 0.0
     """Kernel launch overhead of the host in seconds; a pass takes at least this for each of its kernels."""
+    expert_launch_s: Size = 0.0
+    """Host time in seconds for each expert of a call that launches the GEMMs of experts one by one, or their
+    casts, in addition to `launch_s` for the call. Applies to `experts: each`."""
     elementwise: Positive = 1.0
     """HBM traffic of elementwise kernels relative to kernels that fuse consecutive operators."""
     loss: Positive = 1.0

@@ -24,7 +24,6 @@ from phaze.cost.products import cast_bytes
 from phaze.layout import (
     RECOMPUTES,
     Axis,
-    Compute,
     Group,
     Layout,
     Offloaded,
@@ -36,18 +35,13 @@ from phaze.plan.layers.activations import (
     SCAN,
     LayerMemory,
     kept_by,
-    multiplies_weights,
 )
-from phaze.plan.layers.captured import launched
-from phaze.plan.layers.experts import experts_of, host_s, launches_each, run_alone
+from phaze.plan.layers.experts import experts_of, run_alone
 from phaze.plan.layers.kernels import (
     NO_ATTENTION,
-    STEPS,
     FusedPass,
     fused_attention,
     in_steps_of,
-    is_backward,
-    more_launches,
     moves_of,
     recomputed_in_scans,
     scan_products_s,
@@ -55,6 +49,7 @@ from phaze.plan.layers.kernels import (
     without_fused_scans,
     without_sums,
 )
+from phaze.plan.layers.launches import Launched, casts_of, precisions_of
 from phaze.plan.layers.scheduled import LayerSchedules, edges_of
 from phaze.plan.machines import device_of, slowest_device
 from phaze.plan.plan import Machine
@@ -401,39 +396,34 @@ def _seconds(
     operators = without_sums(run_alone(without_fused_scans(operators), clocked.layout, stack), stack)
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
     kernels_s = _kernels_s(operators, clocked)
-    late_s = _late_s(operators, kernels_s, clocked)
     total, weight_s = attention.seconds + kernels_s.sum(axis=0), 0.0
     # Attention enters the time of products that tensor-parallel exchanges overlap with.
     products_s = attention.seconds.copy()
     if kernels:
         products = [kernel[0].kind == "matmul" for kernel in kernels]
         products_s[:START] += kernels_s[products, :START].sum(axis=0)
-        products_s[HOST] += late_s[products].sum()
         weight_s = float(kernels_s[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
-    casts_bytes = sum(_cast(operators, clocked.layout)) * cast_bytes(compute, device_of(clocked.machine))
     extra = unfused(operators, compute, stack)
-    extra_s = extra.nbytes / clocked.machine.hbm_bytes_per_s
-    total[HBM] += casts_bytes / clocked.machine.hbm_bytes_per_s + extra_s
+    moved = sum(casts_of(operators, clocked.layout)) * cast_bytes(compute, device_of(clocked.machine))
+    total[HBM] += (moved + extra.nbytes) / clocked.machine.hbm_bytes_per_s
     by_axis = clocked.by_axis(part for operator in operators for part in operator.parts if part.axis)
     total[NETWORK] += exposed_s(by_axis, clocked.layout, clocked.machine, products_s, attention.seconds)
-    if _waits_for_host(operators, stack):
-        # Collectives and attention take longer than the host takes to launch them.
-        small = extra.launches + more_launches(_launching(operators, stack), clocked.layout.tp, stack)
-        total[HOST] = late_s.sum() + max(small * stack.launch_s - extra_s, 0.0)
-    else:
-        # The host runs ahead: only what it needs beyond the device's time is exposed.
-        launches_s = _launches_s(operators, clocked, attention) + extra.launches * stack.launch_s
-        total[HOST] = max(launches_s - total.sum(), 0.0)
+    launches = Launched(operators, clocked.layout, stack, device_of(clocked.machine), attention, extra)
+    total[HOST] = launches.waited_s(_device_s(operators, kernels_s, clocked), float(total.sum()))
     return total, weight_s
 
 
-def _precisions(operators: Sequence[Operator], layout: Layout) -> list[Compute]:
-    """Precision of each kernel of the operators."""
-    return [
-        layout.compute if multiplies_weights(operator) else "bf16"
-        for operator in operators
-        for _ in kernels_of(operator)
-    ]
+def _device_s(operators: Sequence[Operator], kernels_s: Floats, clocked: Clocked) -> Floats:
+    """Time of each operator's kernels and token dispatch, in seconds, (O,).
+
+    Other collectives may overlap with kernels, and then do not add to them.
+    """
+    owners = np.repeat(np.arange(len(operators)), [len(kernels_of(operator)) for operator in operators])
+    seconds: Floats = np.bincount(owners, kernels_s.sum(axis=1), minlength=len(operators)).astype(float)
+    for place, operator in enumerate(operators):
+        sent = _counted(part for part in operator.parts if part.axis == "ep")
+        seconds[place] += sum(times * clocked.sent_s(part) for part, times in sent)
+    return seconds
 
 
 def _kernels_s(operators: Sequence[Operator], clocked: Clocked) -> Floats:
@@ -445,48 +435,13 @@ def _kernels_s(operators: Sequence[Operator], clocked: Clocked) -> Floats:
         return np.zeros((0, len(KERNEL_LIMITS)))
     moves = moves_of(owned, stack, device, in_steps=in_steps_of(operators, stack))
     kernels_s = clocked.kernels.of(
-        kernels, _precisions(operators, clocked.layout), moves, experts_of(operators, stack)
+        kernels, precisions_of(operators, clocked.layout), moves, experts_of(operators, stack)
     )
     if any(operator.regions & SCAN for operator in operators):
         lanes_s = [scan_products_s(operator, kernel, device) for operator, of in owned for kernel in of]
         # The lanes bound a product of a scan if nothing else takes longer.
         kernels_s[:, VECTOR] += np.maximum(lanes_s - kernels_s[:, :START].sum(axis=1), 0.0)
     return kernels_s
-
-
-def _waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:
-    """True if the host cannot run ahead of the device.
-
-    If it launches experts one by one, it reads back their token counts in the forward pass. The backward pass
-    knows these counts.
-    """
-    return launches_each(operators, stack) and not is_backward(operators[0])
-
-
-def _late_s(operators: Sequence[Operator], kernels_s: Floats, clocked: Clocked) -> Floats:
-    """Time that the device waits for the launch of each kernel, in seconds, (W,); 0 if the host runs ahead.
-
-    Without running ahead every kernel takes at least its launch overhead.
-    """
-    stack = clocked.machine.stack
-    if not len(kernels_s) or not _waits_for_host(operators, stack):
-        return np.zeros(len(kernels_s))
-    words = _precisions(operators, clocked.layout)
-    late_s: Floats = host_s(operators, words, stack, device_of(clocked.machine)) - kernels_s.sum(axis=1)
-    return np.maximum(late_s, 0.0)
-
-
-def _launches_s(operators: Sequence[Operator], clocked: Clocked, attention: FusedPass) -> float:
-    """Time of the host to launch all kernels of a pass that no CUDA graph captures, in seconds."""
-    stack = clocked.machine.stack
-    launching = _launching(operators, stack)
-    launches = _other_launches(launching, clocked, attention) + (STEPS - 1) * in_steps_of(operators, stack)
-    if launches_each(operators, stack):
-        words = _precisions(operators, clocked.layout)
-        each_s = float(host_s(operators, words, stack, device_of(clocked.machine)).sum())
-        return each_s + launches * stack.launch_s
-    launches += sum(len(kernels_of(operator)) for operator in launching)
-    return (launches + len(_cast(launching, clocked.layout))) * stack.launch_s
 
 
 def _scheduled_s(
@@ -510,21 +465,6 @@ def _scheduled_s(
     return total, schedules.weight_s(operators, clocked.layout)
 
 
-def _launching(operators: Sequence[Operator], stack: Stack) -> list[Operator]:
-    """Operators whose kernels no CUDA graph captures."""
-    by_host = launched(operators, stack.cuda_graphs)
-    return [operator for operator, by in zip(operators, by_host, strict=True) if by]
-
-
-def _other_launches(launching: Sequence[Operator], clocked: Clocked, attention: FusedPass) -> int:
-    """Number of collectives, fused attention kernels and extra kernels that the host launches."""
-    stack = clocked.machine.stack
-    count = sum(bool(part.axis) for operator in launching for part in operator.parts)
-    count += more_launches(launching, clocked.layout.tp, stack)
-    fused = 0 if {"attn", "full"} & {*stack.cuda_graphs} else attention.launches
-    return count + fused
-
-
 def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
     """Add token dispatch, and the compute between its all-to-alls, to a layer's cost."""
     exchanges_s, moved, experts_s = np.zeros((2, 2)), np.zeros((2, 2)), np.zeros(2)
@@ -545,17 +485,3 @@ def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
             waited_s = between[HOST] if clocked.machine.stack.experts == "each" else 0.0
             experts_s[row] = between[COMPUTE] + between[HBM] + waited_s
     return replace(cost, exchanges_s=exchanges_s, experts_s=experts_s, exchanges_hbm_s=moved)
-
-
-def _cast(operators: Sequence[Operator], layout: Layout) -> list[float]:
-    """Number of elements of every operand that is cast to a lower precision.
-
-    These are inputs, each once, and gradients that two products read. Weights are cast once for all
-    microbatches, which is neglected.
-    """
-    if layout.compute == "bf16":
-        return []
-    low = [operator for operator in operators if multiplies_weights(operator)]
-    inputs = [o.stashed_bytes / layout.bytes_per_element for o in low if o.stashed_bytes]
-    gradients = [p.batch * p.m * p.k for o in low for p in o.parts if p.role == "data_gradient"]
-    return [*inputs, *map(float, gradients)]

@@ -1,20 +1,16 @@
-"""Expert GEMMs: their kernels and launch overhead in each software stack."""
+"""Expert GEMMs: their kernels in each software stack."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
-
-from phaze.base.arrays import Floats
 from phaze.cost.experts import expert_speed
 from phaze.cost.kernels import kernels_of
-from phaze.layout import Compute, Layout
-from phaze.plan.layers.captured import launched
+from phaze.layout import Layout
 from phaze.spec.speeds.experts import Experts
 from phaze.spec.system import Device, Stack
-from phaze.workload.operators import Operator, Part
+from phaze.workload.operators import Operator
 
 SENT = {"experts_dispatch", "experts_combine"}
 """Primitives that copy a token once per expert, or sum its copies."""
@@ -72,37 +68,3 @@ def row_traffic(operator: Operator, stack: Stack, device: Device) -> float:
         return permuted
     # Indexed rows reach a lower share of the HBM bandwidth than passes over whole tensors.
     return permuted * max(device.sustained_hbm / speed.passes, 1.0)
-
-
-def launches_each(operators: Sequence[Operator], stack: Stack) -> bool:
-    """True if the host launches the GEMMs of experts among the operators one by one."""
-    alone = stack.experts == "each" and "full" not in stack.cuda_graphs
-    return alone and any("moe" in operator.regions for operator in operators)
-
-
-def host_s(operators: Sequence[Operator], words: Sequence[Compute], stack: Stack, device: Device) -> Floats:
-    """Launch overhead of each kernel of the operators, in seconds, (W,); 0 for kernels in CUDA graphs.
-
-    One call launches the expert GEMMs one after another. In lower precision each GEMM is preceded by a cast,
-    one per expert. Weight gradients need none: the GEMM before them has already cast their operands.
-    """
-    by_host = launched(operators, stack.cuda_graphs)
-    kernels = [
-        (kernel[0], operator, is_launched)
-        for operator, is_launched in zip(operators, by_host, strict=True)
-        for kernel in kernels_of(operator)
-    ]
-    return np.array([
-        _started_s(first, operator_of, word, stack.launch_s, device) if is_launched else 0.0
-        for (first, operator_of, is_launched), word in zip(kernels, words, strict=True)
-    ])  # fmt: skip
-
-
-def _started_s(first: Part, operator: Operator, word: Compute, launch_s: float, device: Device) -> float:
-    """Launch overhead of a kernel and its casts, in seconds; `first` is the kernel's first part."""
-    experts = first.batch if multiplies_experts(operator) else 0
-    cast = word != "bf16" and first.role != "weight_gradient"
-    speed = expert_speed(device, "each", word) if experts else None
-    # A device file may time one expert's launch inside the loop, which is shorter than a Python call.
-    product_s = launch_s + experts * speed.expert_s if speed else max(experts, 1) * launch_s
-    return product_s + cast * max(experts, 1) * launch_s
