@@ -309,6 +309,9 @@ class Stack(Noun):
     clamp_bytes: tuple[Size, ...] = Field(default=(0.0, 0.0), min_length=2, max_length=2)
     """Additional bytes moved per element to clamp the projections of gated experts, in the forward and in the
     backward pass, over one kernel that clamps, activates and multiplies; 0: such a kernel."""
+    sequence_first: Flag = False
+    """Activations have the tokens of a sequence before the samples, so that scans of several samples copy
+    their input and their result."""
     padding_bytes: Size = 0.0
     """Bytes moved per element to pad the rows of experts, for GEMMs in lower precision with `rows`
     dispatch; counted twice per pass, before and after the experts."""

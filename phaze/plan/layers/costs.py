@@ -403,7 +403,7 @@ def _seconds(
         products = [kernel[0].kind == "matmul" for kernel in kernels]
         products_s[:START] += kernels_s[products, :START].sum(axis=0)
         weight_s = float(kernels_s[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
-    extra = unfused(operators, compute, stack)
+    extra = unfused(operators, clocked.layout, stack)
     moved = sum(casts_of(operators, clocked.layout)) * cast_bytes(compute, device_of(clocked.machine))
     total[HBM] += (moved + extra.nbytes) / clocked.machine.hbm_bytes_per_s
     by_axis = clocked.by_axis(part for operator in operators for part in operator.parts if part.axis)

@@ -99,6 +99,8 @@ Forward: two products, negation, concatenation, sum and concatenation, and six o
 two products, negation, concatenation, sum, and gradients of two slices with their sum (Megatron-Core,
 `_apply_rotary_pos_emb_bshd`).
 """
+COPIED = ("scan_in", "scan_out")
+"""Names of the products whose result or input a scan copies, to put samples before tokens or after them."""
 PADDING_KERNELS = 2
 """Number of kernels that pad rows before the first GEMM and remove the padding after the last one."""
 
@@ -356,12 +358,16 @@ class Unfused(NamedTuple):
     """Number of kernels that the host launches."""
 
 
-def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
-    """Extra kernels of experts and of scaled rotary embeddings in one pass of a layer.
+def unfused(operators: Sequence[Operator], layout: Layout, stack: Stack) -> Unfused:
+    """Extra kernels of experts, of scans and of scaled rotary embeddings in one pass of a layer.
 
     CUDA graphs of attention capture the rotary embeddings.
     """
-    extra = _of_experts(operators, compute, stack)
+    extra = _of_experts(operators, layout.compute, stack)
+    if stack.sequence_first and layout.microbatch > 1:
+        copied = _copied_by_scans(operators)
+        by_host = 0 if {"mamba", "full"} & {*stack.cuda_graphs} else len(copied)
+        extra = Unfused(extra.nbytes + 2 * HALF * sum(copied), extra.launches + by_host)
     scaled = [operator for operator in operators if any(_has(operator, name) for name in ROTARY)]
     if not scaled or not stack.rotary_bytes[0]:
         return extra
@@ -370,6 +376,17 @@ def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Un
     captured = bool({"attn", "full"} & {*stack.cuda_graphs})
     launches = 0 if captured else ROTARY_KERNELS[backward] * len(scaled)
     return Unfused(extra.nbytes + elements * stack.rotary_bytes[backward], extra.launches + launches)
+
+
+def _copied_by_scans(operators: Iterable[Operator]) -> list[int]:
+    """Numbers of elements that scans copy so that samples come before tokens, and back."""
+    copied = []
+    for operator in operators:
+        if any(_has(operator, name) for name in COPIED):
+            # The first product of either pass has the tokens as rows.
+            first, into = operator.parts[0], _has(operator, COPIED[0])
+            copied.append(first.m * (first.n if into != is_backward(operator) else first.k))
+    return copied
 
 
 def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:

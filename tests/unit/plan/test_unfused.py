@@ -54,14 +54,14 @@ def cost(**changes: object) -> LayerCost:
 
 def test_a_stack_with_fused_kernels_has_no_others() -> None:
     for way in ("forward", "backward"):
-        assert unfused(operators(way), "fp8-cs", NONE) == Unfused(0.0, 0)  # type: ignore[arg-type]
+        assert unfused(operators(way), replace(LAYOUT, compute="fp8-cs"), NONE) == Unfused(0.0, 0)  # type: ignore[arg-type]
 
 
 def test_biases_and_clamps_move_bytes_of_rows_and_start_kernels_for_each_expert() -> None:
     wide = 2880  # of the model, and of an expert
     forward, backward = (
-        unfused(operators("forward"), "bf16", OURS),
-        unfused(operators("backward"), "bf16", OURS),
+        unfused(operators("forward"), LAYOUT, OURS),
+        unfused(operators("backward"), LAYOUT, OURS),
     )
     assert forward == Unfused(ROWS * wide * (12 + 6), 2 * 16 + 3)
     assert backward == Unfused(ROWS * wide * (16 + 14), 6 * 16 + 3)
@@ -75,27 +75,46 @@ def test_rows_are_padded_in_lower_precision_where_the_dispatcher_does_not(
 ) -> None:
     stack = NONE.model_copy(update={"padding_bytes": 4.0, "dispatch": dispatch})
     for way in ("forward", "backward"):
-        found = unfused(operators(way), compute, stack)  # type: ignore[arg-type]
+        found = unfused(operators(way), replace(LAYOUT, compute=compute), stack)  # type: ignore[arg-type]
         assert found == Unfused(times * 4.0 * ROWS * 2880, times)
 
 
 def test_kernels_of_the_router_are_started_unless_a_graph_captures_them() -> None:
     """Forward three operators of the router are counted already; backward its two products and two others."""
     stack = NONE.model_copy(update={"router_kernels": (31, 14)})
-    launches = [unfused(operators(way), "bf16", stack).launches for way in ("forward", "backward")]
+    launches = [unfused(operators(way), LAYOUT, stack).launches for way in ("forward", "backward")]
     assert launches == [31 - 3, 14 - 4]
     captured = stack.model_copy(update={"cuda_graphs": ("moe_router",)})
-    assert [unfused(operators(way), "bf16", captured).launches for way in ("forward", "backward")] == [0, 0]
+    assert [unfused(operators(way), LAYOUT, captured).launches for way in ("forward", "backward")] == [0, 0]
+
+
+@pytest.mark.parametrize("microbatch", [1, 2])
+def test_scans_of_several_samples_copy_what_tokens_come_first_in(microbatch: int) -> None:
+    """Nemotron-3-Nano: 64 heads of dimension 64, 8 groups of a state of 128; a gate, values, two states and
+    a step of each head go in, values come out.
+    """
+    layout = Layout(microbatch=microbatch)
+    model = library_workload(load_transformer("nemotron-3-nano-30b-a3b", "test"), 1024, layout)
+    mamba = next(layer for layer in model.layers if layer.forward_in(frozenset({"scan"})))
+    tokens, inner = 1024 * microbatch, 64 * 64
+    copied = tokens * ((2 * inner + 2 * 8 * 128 + 64) + inner) if microbatch > 1 else 0
+    first = NONE.model_copy(update={"sequence_first": True})
+    for way in ("forward", "backward"):
+        own = mamba.pass_of(way).operators  # type: ignore[arg-type]
+        assert unfused(own, layout, first) == Unfused(4.0 * copied, 2 * (microbatch > 1))
+        captured = first.model_copy(update={"cuda_graphs": ("mamba",)})
+        assert unfused(own, layout, captured) == Unfused(4.0 * copied, 0)
+        assert unfused(own, layout, NONE) == Unfused(0.0, 0)
 
 
 def test_rotary_embeddings_with_a_factor_take_steps() -> None:
     """GPT-OSS with YaRN: 64 query heads and 8 key heads of dimension 64, 4,096 tokens."""
     stack = NONE.model_copy(update={"rotary_bytes": (20.0, 30.0)})
     elements = 4096 * (64 + 8) * 64
-    assert unfused(operators("forward"), "bf16", stack) == Unfused(20.0 * elements, 2 * 11)
-    assert unfused(operators("backward"), "bf16", stack) == Unfused(30.0 * elements, 2 * 8)
+    assert unfused(operators("forward"), LAYOUT, stack) == Unfused(20.0 * elements, 2 * 11)
+    assert unfused(operators("backward"), LAYOUT, stack) == Unfused(30.0 * elements, 2 * 8)
     captured = stack.model_copy(update={"cuda_graphs": ("attn",)})
-    assert unfused(operators("forward"), "bf16", captured).launches == 0
+    assert unfused(operators("forward"), LAYOUT, captured).launches == 0
 
 
 @pytest.mark.parametrize(
