@@ -1,7 +1,7 @@
 """Host time to launch the kernels of a pass, and the time that the device waits for it.
 
 The host runs ahead of the device. Where it launches experts one by one, it reads back their token counts in
-every forward pass, and then has no lead. From one read-back to the next it launches kernels in order:
+every forward pass, and then has no lead. From one such wait to the next it launches kernels in order:
 
     a kernel starts after the kernel before it, and after its own launch.
 
@@ -23,8 +23,9 @@ from phaze.cost.kernels import kernels_of
 from phaze.layout import Compute, Layout
 from phaze.plan.layers.activations import multiplies_weights
 from phaze.plan.layers.captured import launched
-from phaze.plan.layers.experts import multiplies_experts
+from phaze.plan.layers.experts import multiplies_experts, primitives_of
 from phaze.plan.layers.kernels import (
+    CLAMP,
     STEPS,
     FusedPass,
     Unfused,
@@ -59,20 +60,23 @@ class Launched(NamedTuple):
         return launches_each(self.operators, self.stack)
 
     @property
-    def read_back(self) -> int | None:
-        """Number of operators launched before the host waits for token counts; None if it does not wait.
+    def read_backs(self) -> list[int]:
+        """Numbers of operators launched before the host waits for the device, in order; empty if it does not.
 
-        All-to-all needs the counts before dispatch (Megatron-Core, `cuda_sync_point`: `before_ep_alltoall`).
-        HybridEP returns them after dispatch (`num_permuted_tokens` is None). Without expert parallelism the
-        GEMMs need them.
+        It waits for token counts. All-to-all needs them before dispatch (Megatron-Core, `cuda_sync_point`:
+        `before_ep_alltoall`), HybridEP returns them after dispatch (`num_permuted_tokens` is None), and
+        without expert parallelism the GEMMs need them. An activation with clamps copies its offset from
+        pageable memory, which waits for the GEMM before it (`weighted_bias_quick_geglu_impl`: `torch.tensor`
+        on the device).
         """
         if not self.each or is_backward(self.operators[0]):
-            return None
+            return []
         places = range(len(self.operators))
         sends = [n for n in places if any(part.axis == "ep" for part in self.operators[n].parts)]
-        if sends:
-            return sends[0] + (self.stack.dispatch == "tokens")
-        return next((n for n in places if multiplies_experts(self.operators[n])), None)
+        gemms = [n for n in places if multiplies_experts(self.operators[n])]
+        counts = [sends[0] + (self.stack.dispatch == "tokens")] if sends else gemms[:1]
+        clamps = [n for n in places if CLAMP in primitives_of(self.operators[n].name)]
+        return counts + clamps * bool(self.stack.clamp_bytes[0])
 
     def total_s(self) -> float:
         """Time of the host to launch all kernels of the operators, in seconds."""
@@ -91,11 +95,12 @@ class Launched(NamedTuple):
         `device_s` is the time of each operator's kernels and token dispatch, (O,). `total_s` is the time of
         the pass on the device, with casts, extra kernels and all exposed communication.
         """
-        ends_s, start = self.total_s(), self.read_back
-        if start is not None:
+        ends_s, starts = self.total_s(), self.read_backs
+        if starts:
             device_s = device_s + self._at_attention(float(self.attention.seconds.sum()))
-            launch_s = self._by_operator_s(start)
-            ends_s = max(ends_s, segment_s(np.roll(launch_s, -start), np.roll(device_s, -start)))
+            both = np.stack([self._by_operator_s(starts[0]), device_s])
+            segments = np.split(np.roll(both, -starts[0], axis=1), np.subtract(starts[1:], starts[0]), axis=1)
+            ends_s = max(ends_s, sum(segment_s(*segment) for segment in segments))
         return max(ends_s - total_s, 0.0)
 
     @property

@@ -54,16 +54,26 @@ def test_a_segment_takes_what_a_host_and_a_device_take_step_by_step() -> None:
 
 
 def test_all_to_all_reads_counts_before_dispatch_and_kernels_that_send_tokens_once_after_it() -> None:
-    rows, tokens = launched("rows").read_back, launched("tokens").read_back
-    assert rows is not None
+    (rows,), (tokens,) = launched("rows").read_backs, launched("tokens").read_backs
     assert tokens == rows + 1
     assert any(part.axis == "ep" for part in operators()[rows].parts)
-    assert launched("rows", "backward").read_back is None
+    assert launched("rows", "backward").read_backs == []
     captured = launched("rows").stack.model_copy(update={"cuda_graphs": ("full",)})
-    assert launched("rows")._replace(stack=captured).read_back is None
+    assert launched("rows")._replace(stack=captured).read_backs == []
     alone = launched("rows", layout=Layout(dp=8))
-    assert alone.read_back is not None
-    assert alone.operators[alone.read_back].name == "experts_in"
+    (only,) = alone.read_backs
+    assert alone.operators[only].name == "experts_in"
+
+
+def test_an_activation_with_clamps_waits_for_the_product_before_it() -> None:
+    workload = library_workload(load_transformer("gpt-oss-120b", "test"), 4096, LAYOUT)
+    layer = next(layer for layer in workload.layers if layer.name == "attention-experts")
+    passes = launched("rows")._replace(operators=layer.forward.operators)
+    counts, clamp = passes.read_backs
+    assert counts < clamp
+    assert "experts_in_clamp" in passes.operators[clamp].name
+    fused = passes.stack.model_copy(update={"clamp_bytes": (0.0, 0.0)})
+    assert passes._replace(stack=fused).read_backs == [counts]
 
 
 def test_the_device_waits_for_a_slow_host_and_not_for_a_fast_one() -> None:

@@ -78,7 +78,7 @@ def test_each_pair_is_predicted_by_the_other() -> None:
 
 
 def test_runs_with_natural_routing() -> None:
-    """GPT-OSS has no balancing, Moonlight biases. No constant is fitted to them."""
+    """GPT-OSS has no balancing, Moonlight biases. No constant of routing is fitted to them."""
     rows = measured("megatron-bridge-cards")
     errors = {}
     for name in ("GPT-OSS-20B", "GPT-OSS-120B", "Moonlight-16B"):
@@ -86,6 +86,7 @@ def test_runs_with_natural_routing() -> None:
         assert row.measured_s
         errors[name] = [predicted_s(row, load) / row.measured_s - 1 for load in ("natural", "balanced")]
     natural, balanced = ([abs(pair[i]) for pair in errors.values()] for i in range(2))
-    assert sum(natural) / 3 < 0.115
-    assert max(natural) < 0.14
-    assert sum(balanced) / 3 > 0.25
+    assert sum(natural) / 3 < 0.095
+    assert max(natural) < 0.12
+    # With balanced experts the larger model is far too short; the smaller one waits for its host either way.
+    assert sum(balanced) > 2 * sum(natural)
