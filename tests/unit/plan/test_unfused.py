@@ -140,8 +140,11 @@ def test_bytes_take_the_time_of_the_memory_and_starts_that_of_the_host() -> None
     added = after.forward_s[HBM] - before.forward_s[HBM]
     more_s = ROWS * 2880 * (12 + 6) / MACHINE.hbm_bytes_per_s
     assert added == pytest.approx(more_s)
-    started_s = after.forward_s[HOST] - before.forward_s[HOST]
-    assert started_s == pytest.approx(max(35 * MACHINE.stack.launch_s - more_s, 0.0))
+    # With clamps in both the host waits as often; it launches the kernels of biases, and their bytes may add.
+    before, after = cost(expert_bias_bytes=(0, 0)), cost(expert_bias_bytes=(12, 16))
+    started_s = float(after.forward_s.sum() - before.forward_s.sum())
+    launched_s = 32 * MACHINE.stack.launch_s
+    assert launched_s <= started_s <= launched_s + ROWS * 2880 * 12 / MACHINE.hbm_bytes_per_s
 
 
 def test_the_activation_of_experts_with_biases_runs_forward_again() -> None:
