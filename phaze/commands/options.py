@@ -93,9 +93,11 @@ def cluster(
     if gpus is not None:
         match = re.fullmatch(rf"({_NUMBER}(?:,{_NUMBER})*)x([^,]+)", gpus, re.IGNORECASE)
         if match is None:
+            several = "for several numbers of devices: --gpus 64,128xH100; `phaze systems` lists the systems"
+            is_number = re.fullmatch(rf"{_NUMBER}(?:,{_NUMBER})*", gpus)
             raise PhazeError(
                 f"{verb}: --gpus: must be a number, x and a system, such as 256xH100, got {gpus}",
-                "for several numbers of devices: --gpus 64,128xH100; `phaze systems` lists the systems",
+                f"--gpus {gpus}x{system}" if is_number and system else several,
             )
         if system is not None or devices is not None or nodes is not None:
             raise PhazeError(f"{verb}: --gpus {gpus} already sets --system and --devices", "leave these out")
