@@ -57,6 +57,7 @@ REFUSED = (
     ("plan gpt2", "plan: the cluster is missing; pass --gpus, such as --gpus 256xH100"),
     ("plan gpt2 --system h10 --global-batch 8", "there is no system"),
     ("plan gpt2 --gpus h100", "must be a number, x and a system, such as 256xH100, got h100"),
+    ("plan gpt2 --system h100 --gpus 64", "--gpus 64xh100"),
     ("partition gpt2 --gpus 0xh100", "must be a number, x and a system, such as 256xH100, got 0xh100"),
     (f"{PLAN} --system h100", "--gpus 8xh100 already sets --system and --devices; leave these out"),
     ("partition gpt2 --gpus 2xh100 --devices 2", "already sets --system and --devices; leave these out"),

@@ -24,7 +24,6 @@ MISTAKES = (
     ("plan mine.yaml --gpus 8xH100", r"mine\.yaml: hiden: is not a known key", "did you mean hidden"),
     ("plan gpt2 --gpus 8xH10", "there is no system 'H10'", "did you mean h100"),
     ("plan gpt2 --gpus H100", "must be a number, x and a system, such as 256xH100", "--gpus 64,128xH100"),
-    ("plan gpt2 --system h100 --gpus 64", "must be a number, x and a system", "--gpus 64xh100"),
     ("plan gpt2 --gpus 8 H100", r"unexpected extra argument\(s\) \(H100\)", r"Usage: .* plan \[OPTIONS\]"),
     ("plan gpt2", "the cluster is missing", "pass --gpus, such as --gpus 256xH100"),
     ("plan --gpus 8xH100", "Missing argument 'model'", r"Usage: .* plan \[OPTIONS\] \{model\}"),
