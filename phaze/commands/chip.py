@@ -123,7 +123,9 @@ def _prepared(request: ChipOptions) -> tuple[ChipChooser, ArchitectureSpace]:
             f"chip: --network: {len(networks)} networks are cases of --robust, which is not given",
             "add --robust, or name one network",
         )
-    cluster, *others = *networks.values(), *[cluster] * (not networks)
+    if networks:
+        # The first network is assumed, and the others are cases.
+        cluster = networks.pop(next(iter(networks)))
     chips = _chips(space, cluster, device, hbm_gib)
     machine = chip_machine(cluster, device)
     on_chips = machine.on_architecture(chips[0], machine.stack), chips
@@ -134,8 +136,7 @@ def _prepared(request: ChipOptions) -> tuple[ChipChooser, ArchitectureSpace]:
         questions_of(replace(planned, model=name), request.system, number, on_chips)[0] for name in names
     ]
     limit = TimeLimit(request.seconds or inf)
-    cases = dict(zip([*networks][1:], others, strict=True))
-    return ChipChooser(tuple(requests), request.gap, limit, goal, request.robust, networks=cases), space
+    return ChipChooser(tuple(requests), request.gap, limit, goal, request.robust, networks=networks), space
 
 
 def _prices(request: ChipOptions) -> ChipPrices | None:

@@ -158,8 +158,8 @@ def read_devices(
 def _rows_of(point: Point, solves: pd.DataFrame, names: list[str]) -> Ints:
     """Row number in table `solves` for each architecture, direction and kind of layer, (A, 2, kinds)."""
     keys = pd.MultiIndex.from_frame(solves[["architecture", "direction", "layer"]])
-    wanted = pd.MultiIndex.from_product([names, DIRECTIONS, point.kinds])
-    rows = np.asarray(keys.get_indexer(wanted), np.int64).reshape(len(names), len(DIRECTIONS), -1)
+    expected = pd.MultiIndex.from_product([names, DIRECTIONS, point.kinds])
+    rows = np.asarray(keys.get_indexer(expected), np.int64).reshape(len(names), len(DIRECTIONS), -1)
     missing = (rows < 0).any(axis=(1, 2))
     if missing.any():
         raise ValueError(f"table solves: a layer of {names[int(missing.argmax())]} has no schedule")

@@ -62,7 +62,7 @@ def shard_work(model: AnyModel, sequence: int, layouts: tuple[Layout, ...]) -> S
     """Lower a model with samples of `sequence` tokens under shards, with one stage and replica each.
 
     The last result is kept: searches of the same model for other objectives and under other assumptions need
-    it again. Those of DeepSeek-V3 on 2,048 devices take 1 GB.
+    it again.
     """
     from scipy.sparse import csr_array  # slow to import, and searches without chips need none
 
